@@ -1,0 +1,290 @@
+/*
+ * shoal: deep models in shallow memory.
+ *
+ * libshoal paints pictures with diffusion transformers that are bigger than the memory they get.
+ * This is its only public header. The whole use, errors left out:
+ *
+ *     struct shoal_model *model = NULL;
+ *     struct shoal_plan *plan = NULL;
+ *     struct shoal_result *result = NULL;
+ *     struct shoal_request request;
+ *     struct shoal_error error = {0};
+ *
+ *     shoal_model_open(&(struct shoal_model_paths){.model = "models/shoal-mini"}, &model, &error);
+ *     shoal_request_init(&request, model);            // the model's own defaults
+ *     request.prompt = "a red apple";
+ *     request.vram_bytes = 8 << 20;                   // a hard cap
+ *     shoal_plan_create(model, &request, &plan, &error);
+ *     puts(shoal_plan_text(plan));                    // what will run, exactly
+ *     shoal_run(plan, NULL, &result, &error);
+ *     shoal_result_write_png(result, 0, "apple.png", &error);
+ *     shoal_result_destroy(&result);
+ *     shoal_plan_destroy(&plan);
+ *     shoal_model_close(&model);
+ *
+ * Conventions. Functions that can fail return a status, 0 being success, and fill the caller's
+ * error (which may be NULL) with a sentence that names the file, tensor or option and what would
+ * do instead. The library never prints, exits or aborts on input. Sizes are bytes unless the name
+ * says otherwise. Strings are UTF-8, owned by the callee's object unless said otherwise. Distinct
+ * objects may be used from distinct threads; one object by one thread at a time.
+ */
+#ifndef SHOAL_H
+#define SHOAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHOAL_VERSION "0.1.0"
+
+#if defined(__GNUC__)
+#define SHOAL_API __attribute__((visibility("default")))
+#define SHOAL_CHECKED __attribute__((warn_unused_result))
+#else
+#define SHOAL_API
+#define SHOAL_CHECKED
+#endif
+
+/* ---- status and errors ---- */
+
+/* X(name, text): every status, once. */
+#define SHOAL_STATUSES(X)                                                                          \
+    X(SHOAL_OK, "success")                                                                         \
+    X(SHOAL_E_INVALID, "invalid argument or option")                                               \
+    X(SHOAL_E_MEMORY, "out of host memory")                                                        \
+    X(SHOAL_E_BUDGET, "the memory budget is too small")                                            \
+    X(SHOAL_E_IO, "reading or writing failed")                                                     \
+    X(SHOAL_E_FORMAT, "malformed file")                                                            \
+    X(SHOAL_E_UNSUPPORTED, "not supported")                                                        \
+    X(SHOAL_E_MISSING, "something the model needs is missing")                                     \
+    X(SHOAL_E_NUMERIC, "not a number")                                                             \
+    X(SHOAL_E_DEVICE, "the device failed")                                                         \
+    X(SHOAL_E_CANCELLED, "cancelled")
+
+enum shoal_status {
+#define SHOAL_STATUS_ENUM(name, text) name,
+    SHOAL_STATUSES(SHOAL_STATUS_ENUM)
+#undef SHOAL_STATUS_ENUM
+};
+
+/* Filled on failure only. `file` and `line` say where in the library it arose. */
+struct shoal_error {
+    enum shoal_status status;
+    int line;
+    const char *file;
+    char text[1000];
+};
+
+/* The status's own text, e.g. "malformed file". Static storage. */
+SHOAL_API const char *shoal_status_text(enum shoal_status status);
+
+/* The library's version, as SHOAL_VERSION was when it was built. Static storage. */
+SHOAL_API const char *shoal_version(void);
+
+/* ---- models ---- */
+
+struct shoal_model;
+
+/*
+ * Where the parts are. `model` is a folder (diffusers layout: transformer/ text_encoder/ vae/
+ * tokenizer/; ComfyUI layout: diffusion_models/ text_encoders/ vae/), or a single file holding
+ * the DiT; NULL means that every other member is given. Each other member, when not NULL, is a
+ * file or folder that takes the place of that part.
+ */
+struct shoal_model_paths {
+    const char *model;
+    const char *dit;
+    const char *text_encoder;
+    const char *vae;
+    const char *tokenizer;
+};
+
+/* Reads headers, configurations and the tokenizer; no weights. The model is the caller's to close.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_model_open(
+    const struct shoal_model_paths *paths, struct shoal_model **model, struct shoal_error *error);
+
+/* Accepts NULL and a pointer to NULL; sets *model to NULL. No plan of the model may outlive it. */
+SHOAL_API void shoal_model_close(struct shoal_model **model);
+
+/*
+ * What the files at `path` (a file or a folder) are: family, blocks, bytes per block, dtypes, what
+ * is missing. Reads headers only. As text, or as one JSON object. *text is the caller's to free
+ * with shoal_text_free. Files of no known family are described too, as tensors only.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_inspect(
+    const char *path, bool json, char **text, struct shoal_error *error);
+
+SHOAL_API void shoal_text_free(char **text);
+
+/* ---- requests ---- */
+
+enum shoal_buffer {
+    SHOAL_BUFFER_AUTO,   /* the plan decides */
+    SHOAL_BUFFER_SINGLE, /* one slot: a block is fetched after the one before has run */
+    SHOAL_BUFFER_DOUBLE, /* two slots or more: the next block is fetched while one runs */
+};
+
+#define SHOAL_AUTO (-1)
+#define SHOAL_UNLIMITED UINT64_MAX
+
+/* What to paint and within which limits. The strings are copied by shoal_plan_create. */
+struct shoal_request {
+    const char *prompt;          /* must not be NULL */
+    const char *negative_prompt; /* NULL or "": the empty prompt; used when cfg is not 1 */
+    const char *sampler;         /* NULL: "euler", the only one so far */
+    int32_t width, height;       /* pixels; multiples of 16 */
+    int32_t steps;               /* 1..1000 */
+    int32_t count;               /* pictures, 1..64; picture i has seed + i */
+    float cfg;   /* uncond + cfg (cond - uncond), so 1 is off; diffusers' guidance_scale + 1 */
+    float shift; /* of the flow-matching schedule: sigma = s t / (1 + (s - 1) t) */
+    uint64_t seed;
+
+    uint64_t vram_bytes;     /* hard cap on device memory; SHOAL_UNLIMITED */
+    uint64_t ram_bytes;      /* hard cap on host memory for weights; SHOAL_UNLIMITED */
+    int32_t resident_blocks; /* DiT blocks kept on the device; SHOAL_AUTO: as many as fit */
+    int32_t prefetch_slots;  /* 2..6 blocks in the weight ring; SHOAL_AUTO */
+    enum shoal_buffer buffer;
+    int32_t lanes; /* branches and pictures that share one pass; SHOAL_AUTO: as many as fit */
+
+    const char *device; /* NULL or "cpu" */
+    int32_t threads;    /* 0: one for each core */
+};
+
+/* The model's defaults: its own size, steps, cfg and shift; unlimited memory; everything auto. */
+SHOAL_API void shoal_request_init(struct shoal_request *request, const struct shoal_model *model);
+
+/*
+ * "3GiB", "512MiB", "2.5GB", "4096", "max": bytes. Units: B, kB, MB, GB, TB (powers of 1000), KiB,
+ * MiB, GiB, TiB (of 1024); case does not matter.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_parse_size(
+    const char *text, uint64_t *bytes, struct shoal_error *error);
+
+/* ---- plans ---- */
+
+struct shoal_plan;
+
+/*
+ * Works out what would run, without running it. Fails for bad input only: a budget that is too
+ * small still gives a plan, one that does not fit (shoal_plan_fits) and whose text says what would.
+ * The plan is the caller's to destroy; the model must outlive it.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_plan_create(const struct shoal_model *model,
+    const struct shoal_request *request, struct shoal_plan **plan, struct shoal_error *error);
+
+SHOAL_API void shoal_plan_destroy(struct shoal_plan **plan);
+
+struct shoal_plan_summary {
+    bool fits;
+    uint64_t vram_bytes;      /* the budget */
+    uint64_t peak_vram_bytes; /* what the run will use at its peak, exactly; 0 if it does not fit */
+    uint64_t least_vram_bytes; /* the least budget that works with the same options */
+    uint64_t full_vram_bytes;  /* the least budget with which nothing streams */
+    uint64_t ram_bytes;        /* host memory for weights at its peak */
+    uint64_t dit_weight_bytes; /* all DiT blocks */
+    uint64_t step_copy_bytes;  /* over the link, a step */
+    uint64_t step_operations;  /* floating-point operations a step, all lanes */
+    int32_t blocks, resident_blocks, prefetch_slots, lanes; /* of the DiT's steps */
+};
+
+SHOAL_API void shoal_plan_summarise(
+    const struct shoal_plan *plan, struct shoal_plan_summary *summary);
+
+/* The plan as a table for a person, and as one JSON object. Owned by the plan. */
+SHOAL_API const char *shoal_plan_text(const struct shoal_plan *plan);
+SHOAL_API const char *shoal_plan_json(const struct shoal_plan *plan);
+
+/* ---- running ---- */
+
+enum shoal_phase {
+    SHOAL_PHASE_TEXT,    /* the text encoder */
+    SHOAL_PHASE_CONTEXT, /* the DiT's part that sees the prompt only */
+    SHOAL_PHASE_STEPS,   /* the sampling steps */
+    SHOAL_PHASE_DECODE,  /* the VAE */
+    SHOAL_PHASES
+};
+
+/* "text", "context", "steps", "decode". Static storage. */
+SHOAL_API const char *shoal_phase_name(enum shoal_phase phase);
+
+struct shoal_progress {
+    enum shoal_phase phase;
+    int32_t step, steps;   /* done, of all; in phases other than STEPS: pictures or prompts */
+    int32_t block, blocks; /* done, of this step's */
+    double seconds;        /* since the phase began */
+    double step_seconds;   /* of the last finished step; 0 before the first */
+    uint64_t step_bytes;   /* copied to the device for the last finished step */
+};
+
+/* Called from the thread that called shoal_run, after every block. Any member may be NULL. */
+struct shoal_callbacks {
+    void *user;
+    void (*progress)(void *user, const struct shoal_progress *progress);
+    bool (*cancelled)(void *user); /* true stops at the next block with SHOAL_E_CANCELLED */
+};
+
+struct shoal_result;
+
+/*
+ * Runs the plan. Everything on the device comes from one arena of exactly the plan's peak. On
+ * failure nothing is left behind: no thread, no memory, no file. The result is the caller's to
+ * destroy and outlives plan and model.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_run(const struct shoal_plan *plan,
+    const struct shoal_callbacks *callbacks, struct shoal_result **result,
+    struct shoal_error *error);
+
+SHOAL_API void shoal_result_destroy(struct shoal_result **result);
+
+struct shoal_report {
+    uint64_t peak_vram_bytes; /* as the arena measured it */
+    uint64_t copied_bytes;    /* to the device, weights, all phases */
+    uint64_t step_bytes;      /* the same, a step (the mean) */
+    double seconds;           /* all */
+    double load_seconds;      /* reading weights from files */
+    double phase_seconds[SHOAL_PHASES];
+    double step_seconds; /* the best step */
+};
+
+SHOAL_API void shoal_result_report(const struct shoal_result *result, struct shoal_report *report);
+
+/* A borrowed view, valid while the result lives. rgb: height x width x 3 bytes. */
+struct shoal_image {
+    int32_t width, height;
+    const uint8_t *rgb;
+    const float *latents; /* the final ones: channels x (height / 8) x (width / 8) */
+    size_t latent_count;
+    uint64_t seed;
+};
+
+SHOAL_API int32_t shoal_result_count(const struct shoal_result *result);
+
+/* index in [0, count). */
+SHOAL_API void shoal_result_image(
+    const struct shoal_result *result, int32_t index, struct shoal_image *image);
+
+/*
+ * Writes picture `index` as a PNG whose text chunks hold prompt, seed and settings. The file
+ * appears complete or not at all.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_result_write_png(
+    const struct shoal_result *result, int32_t index, const char *path, struct shoal_error *error);
+
+/* ---- machine ---- */
+
+/*
+ * The devices this build and this machine can compute on, and why not on the others; as text or
+ * as one JSON object. *text is the caller's to free with shoal_text_free.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_devices(
+    bool json, char **text, struct shoal_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

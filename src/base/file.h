@@ -1,0 +1,40 @@
+/* Files: opened read-only with their size known, and written so that they appear whole or not at
+ * all. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include "base/error.h"
+
+struct file {
+    int fd;
+    uint64_t bytes;
+    char *path; /* owned */
+};
+
+/* Regular files only: a folder, a FIFO or a device is refused by name, without blocking on it. */
+enum shoal_status file_open(
+    const char *path, struct file *file, struct shoal_error *error) SHOAL_CHECKED;
+void file_close(struct file *file); /* accepts a zeroed or closed one */
+
+/* Exactly `bytes` bytes from `offset`; a short read is SHOAL_E_IO. Thread-safe. */
+enum shoal_status file_read_at(const struct file *file, uint64_t offset, void *data, uint64_t bytes,
+    struct shoal_error *error) SHOAL_CHECKED;
+
+/* The whole file with a 0 byte after it; at most `limit` bytes. *data is mem_free'd by the caller.
+ */
+enum shoal_status file_read_all(const char *path, uint64_t limit, char **data, size_t *bytes,
+    struct shoal_error *error) SHOAL_CHECKED;
+
+/* Writes a temporary file beside `path` and renames it. */
+enum shoal_status file_write_whole(
+    const char *path, const void *data, size_t bytes, struct shoal_error *error) SHOAL_CHECKED;
+
+enum file_kind { FILE_NONE, FILE_REGULAR, FILE_FOLDER, FILE_OTHER };
+enum file_kind file_kind(const char *path);
+
+/* Names in a folder, sorted, without "." and "..". *names is one mem_free'd block of pointers and
+ * text. */
+enum shoal_status file_list(
+    const char *folder, char ***names, size_t *count, struct shoal_error *error) SHOAL_CHECKED;
+
+#endif

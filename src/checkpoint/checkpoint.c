@@ -1,0 +1,309 @@
+/*
+ * Checkpoints: finding the files behind a path, and joining their headers into one sorted list.
+ * What one header may contain is safetensors.c's business.
+ */
+#include "checkpoint/checkpoint.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "checkpoint/index.h"
+#include "checkpoint/json.h"
+#include "checkpoint/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define INDEX_MAX_BYTES 100000000u
+#define FILE_SUFFIX ".safetensors"
+#define INDEX_SUFFIX ".safetensors.index.json"
+
+/* One file of it. Tensors point at `file`, so the array of these never moves. */
+struct part {
+    struct file file;
+    struct safetensors header;
+};
+
+struct checkpoint {
+    char *path;
+    struct part *parts;
+    size_t part_count;
+    struct checkpoint_tensor *tensors; /* of all parts, sorted by name */
+    size_t count;
+};
+
+static bool ends_with(const char *text, const char *suffix)
+{
+    size_t length = strlen(text), tail = strlen(suffix);
+
+    return length >= tail && !strcmp(text + length - tail, suffix);
+}
+
+/* ---- finding the file ---- */
+
+/* "a, b, c" of the names with that suffix; sets *count and *only to the last one. */
+static enum shoal_status list_suffix(char *const *names, size_t name_count, const char *suffix,
+    struct text *list, size_t *count, const char **only, struct shoal_error *error)
+{
+    *count = 0;
+    for (size_t i = 0; i < name_count; i++) {
+        /* Hidden files are no checkpoints: "._model.safetensors" is left by macOS archives. */
+        if (names[i][0] == '.' || !ends_with(names[i], suffix)) continue;
+        text_append(list, *count ? ", %s" : "%s", names[i]);
+        *only = names[i];
+        ++*count;
+    }
+    if (list->failed) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+static enum shoal_status choose_file(const char *folder, char *const *names, size_t name_count,
+    struct text *list, const char **chosen, struct shoal_error *error)
+{
+    size_t count;
+
+    TRY(list_suffix(names, name_count, INDEX_SUFFIX, list, &count, chosen, error));
+    if (count > 1)
+        FAIL(error, SHOAL_E_INVALID,
+            "%s holds several checkpoint indexes; give the path of one of them: %s", folder,
+            list->data);
+    if (count == 1) return SHOAL_OK;
+    TRY(list_suffix(names, name_count, FILE_SUFFIX, list, &count, chosen, error));
+    if (count > 1)
+        FAIL(error, SHOAL_E_INVALID,
+            "%s holds several .safetensors files and no index (*" INDEX_SUFFIX
+            ") that would join them; add it, or give the path of one of them: %s",
+            folder, list->data);
+    if (!count)
+        FAIL(error, SHOAL_E_MISSING,
+            "%s holds no checkpoint: neither a *" FILE_SUFFIX " file nor an index (*" INDEX_SUFFIX
+            ")",
+            folder);
+    return SHOAL_OK;
+}
+
+/* The file that `path` stands for: itself, or the one checkpoint in a folder. */
+static enum shoal_status find_file(const char *path, char **file, struct shoal_error *error)
+{
+    const char *chosen = NULL;
+    enum shoal_status status;
+    struct text list = {0};
+    char **names = NULL;
+    size_t count;
+
+    if (file_kind(path) == FILE_FOLDER) {
+        TRY(file_list(path, &names, &count, error));
+        status = choose_file(path, names, count, &list, &chosen, error);
+        mem_free(list.data);
+        *file = status ? NULL : mem_format(ends_with(path, "/") ? "%s%s" : "%s/%s", path, chosen);
+        mem_free(names);
+        TRY(status);
+    } else {
+        *file = mem_strdup(path);
+    }
+    if (!*file) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+/* ---- joining the parts ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(
+        ((const struct checkpoint_tensor *)a)->name, ((const struct checkpoint_tensor *)b)->name);
+}
+
+static enum shoal_status make_parts(
+    struct checkpoint *checkpoint, size_t count, struct shoal_error *error)
+{
+    checkpoint->parts = mem_calloc(count, sizeof *checkpoint->parts);
+    if (!checkpoint->parts) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+static enum shoal_status open_part(
+    struct checkpoint *checkpoint, const char *path, struct shoal_error *error)
+{
+    struct part *part = &checkpoint->parts[checkpoint->part_count];
+
+    TRY(file_open(path, &part->file, error));
+    checkpoint->part_count++; /* from here on checkpoint_close closes it */
+    return safetensors_read(&part->file, &part->header, error);
+}
+
+static enum shoal_status join_parts(struct checkpoint *checkpoint, struct shoal_error *error)
+{
+    char name[JSON_SHOWN_BYTES];
+    size_t count = 0;
+
+    for (size_t i = 0; i < checkpoint->part_count; i++)
+        count += checkpoint->parts[i].header.count;
+    checkpoint->tensors = mem_calloc(count, sizeof *checkpoint->tensors);
+    if (!checkpoint->tensors) FAIL_MEMORY(error);
+    for (size_t i = 0; i < checkpoint->part_count; i++) {
+        const struct safetensors *header = &checkpoint->parts[i].header;
+
+        memcpy(checkpoint->tensors + checkpoint->count, header->tensors,
+            header->count * sizeof *header->tensors);
+        checkpoint->count += header->count;
+    }
+    qsort(checkpoint->tensors, count, sizeof *checkpoint->tensors, by_name);
+    for (size_t i = 1; i < count; i++)
+        if (!by_name(&checkpoint->tensors[i - 1], &checkpoint->tensors[i]))
+            FAIL(error, SHOAL_E_FORMAT,
+                "tensor '%s' is in two shards, %s and %s; the files do not belong together: "
+                "download them again",
+                json_show(name, checkpoint->tensors[i].name), checkpoint->tensors[i - 1].file->path,
+                checkpoint->tensors[i].file->path);
+    return SHOAL_OK;
+}
+
+/* ---- shards ---- */
+
+static enum shoal_status open_shards(struct checkpoint *checkpoint, const char *path,
+    const struct index *index, struct shoal_error *error)
+{
+    const char *slash = strrchr(path, '/');
+    int folder_length = slash ? (int)(slash + 1 - path) : 0;
+
+    TRY(make_parts(checkpoint, index->shard_count, error));
+    for (size_t i = 0; i < index->shard_count; i++) {
+        char *shard = mem_format("%.*s%s", folder_length, path, index->shards[i]);
+        enum shoal_status status;
+
+        if (!shard) FAIL_MEMORY(error);
+        if (file_kind(shard) == FILE_NONE)
+            status = error_set(error, SHOAL_E_MISSING, __FILE__, __LINE__,
+                "%s needs the shard %s, which is not there: download it into the same folder", path,
+                index->shards[i]);
+        else
+            status = open_part(checkpoint, shard, error);
+        mem_free(shard);
+        TRY(status);
+    }
+    return SHOAL_OK;
+}
+
+/* Every tensor that the index lists must be where it says. More than it lists is fine. */
+static enum shoal_status check_index(const struct checkpoint *checkpoint, const char *path,
+    const struct index *index, struct shoal_error *error)
+{
+    for (size_t i = 0; i < index->count; i++) {
+        const struct index_entry *entry = &index->entries[i];
+        const struct checkpoint_tensor *tensor = checkpoint_find(checkpoint, entry->tensor);
+        char name[JSON_SHOWN_BYTES];
+
+        if (tensor && tensor->file == &checkpoint->parts[entry->shard].file) continue;
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s says that tensor '%s' is in the shard %s, which does not have it; the files do not "
+            "belong together: download them again",
+            path, json_show(name, entry->tensor), index->shards[entry->shard]);
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status open_index(
+    struct checkpoint *checkpoint, const char *path, struct shoal_error *error)
+{
+    struct index index = {0};
+    enum shoal_status status;
+    char *json;
+    size_t bytes;
+
+    TRY(file_read_all(path, INDEX_MAX_BYTES, &json, &bytes, error));
+    status = index_parse(path, json, bytes, &index, error);
+    mem_free(json);
+    TRY(status);
+    TRY_OR_FAIL(open_shards(checkpoint, path, &index, error));
+    TRY_OR_FAIL(join_parts(checkpoint, error));
+    TRY_OR_FAIL(check_index(checkpoint, path, &index, error));
+fail:
+    index_fini(&index);
+    return status;
+}
+
+/* ---- the interface ---- */
+
+enum shoal_status checkpoint_open(
+    const char *path, struct checkpoint **checkpoint, struct shoal_error *error)
+{
+    struct checkpoint *c = mem_calloc(1, sizeof *c);
+    enum shoal_status status;
+
+    *checkpoint = NULL;
+    if (!c) FAIL_MEMORY(error);
+    TRY_OR_FAIL(find_file(path, &c->path, error));
+    if (ends_with(c->path, ".json")) {
+        TRY_OR_FAIL(open_index(c, c->path, error));
+    } else {
+        TRY_OR_FAIL(make_parts(c, 1, error));
+        TRY_OR_FAIL(open_part(c, c->path, error));
+        TRY_OR_FAIL(join_parts(c, error));
+    }
+    *checkpoint = c;
+    return SHOAL_OK;
+fail:
+    checkpoint_close(&c);
+    return status;
+}
+
+void checkpoint_close(struct checkpoint **checkpoint)
+{
+    struct checkpoint *c = *checkpoint;
+
+    if (!c) return;
+    for (size_t i = 0; i < c->part_count; i++) {
+        safetensors_fini(&c->parts[i].header);
+        file_close(&c->parts[i].file);
+    }
+    mem_free(c->parts);
+    mem_free(c->tensors);
+    mem_free(c->path);
+    mem_free(c);
+    *checkpoint = NULL;
+}
+
+const char *checkpoint_path(const struct checkpoint *checkpoint)
+{
+    return checkpoint->path;
+}
+
+size_t checkpoint_count(const struct checkpoint *checkpoint)
+{
+    return checkpoint->count;
+}
+
+const struct checkpoint_tensor *checkpoint_at(const struct checkpoint *checkpoint, size_t index)
+{
+    return &checkpoint->tensors[index];
+}
+
+const struct checkpoint_tensor *checkpoint_find(
+    const struct checkpoint *checkpoint, const char *name)
+{
+    const struct checkpoint_tensor key = {.name = name};
+
+    return bsearch(
+        &key, checkpoint->tensors, checkpoint->count, sizeof *checkpoint->tensors, by_name);
+}
+
+const char *checkpoint_metadata(const struct checkpoint *checkpoint, const char *key)
+{
+    for (size_t i = 0; i < checkpoint->part_count; i++) {
+        const struct safetensors *header = &checkpoint->parts[i].header;
+
+        for (size_t k = 0; k < header->metadata_count; k++)
+            if (!strcmp(header->metadata[k].key, key)) return header->metadata[k].value;
+    }
+    return NULL;
+}
+
+enum shoal_status checkpoint_read(
+    const struct checkpoint_tensor *tensor, void *data, struct shoal_error *error)
+{
+    enum shoal_status status =
+        file_read_at(tensor->file, tensor->offset, data, tensor->bytes, error);
+    char name[JSON_SHOWN_BYTES];
+
+    if (status) error_prefix(error, "tensor '%s': ", json_show(name, tensor->name));
+    return status;
+}

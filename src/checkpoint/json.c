@@ -1,0 +1,63 @@
+/* JSON of checkpoints, over jansson. */
+#include "checkpoint/json.h"
+
+#include <string.h>
+
+static bool is_control(char c)
+{
+    return (unsigned char)c < 0x20 || c == 0x7f;
+}
+
+bool json_has_controls(const char *text)
+{
+    for (; *text; text++)
+        if (is_control(*text)) return true;
+    return false;
+}
+
+char *json_show(char shown[JSON_SHOWN_BYTES], const char *text)
+{
+    static const char ellipsis[] = "...";
+    size_t length = strlen(text), room = JSON_SHOWN_BYTES - 1, used = length;
+
+    if (length > room) {
+        used = room - (sizeof ellipsis - 1);
+        /* Not in the middle of a character. */
+        while (used && ((unsigned char)text[used] & 0xc0) == 0x80)
+            used--;
+    }
+    for (size_t i = 0; i < used; i++)
+        shown[i] = is_control(text[i]) ? '?' : text[i];
+    strcpy(shown + used, length > room ? ellipsis : "");
+    return shown;
+}
+
+enum shoal_status json_parse_object(const char *path, const char *what, const char *text,
+    size_t bytes, json_t **object, struct shoal_error *error)
+{
+    char shown[JSON_SHOWN_BYTES];
+    json_error_t cause;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &cause);
+
+    *object = NULL;
+    if (!root) {
+        json_show(shown, cause.text);
+        /* Out of memory it often fails without a word. */
+        if (!cause.text[0]) FAIL(error, SHOAL_E_MEMORY, "%s: out of memory for %s", path, what);
+        switch (json_error_code(&cause)) {
+        case json_error_out_of_memory:
+            FAIL(error, SHOAL_E_MEMORY, "%s: out of memory for %s", path, what);
+        case json_error_invalid_utf8:
+            FAIL(error, SHOAL_E_FORMAT, "%s: %s is not UTF-8 (%s)", path, what, shown);
+        default:
+            FAIL(error, SHOAL_E_FORMAT, "%s: %s is not valid JSON: %s, at byte %d", path, what,
+                shown, cause.position);
+        }
+    }
+    if (!json_is_object(root)) {
+        json_decref(root);
+        FAIL(error, SHOAL_E_FORMAT, "%s: %s is not a JSON object", path, what);
+    }
+    *object = root;
+    return SHOAL_OK;
+}

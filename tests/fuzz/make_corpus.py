@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Writes the seed corpora of the fuzz targets: small valid files and every hostile case we know.
+
+    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,index,tokenizer}
+
+The files are committed; tests/unit/test_fuzz_corpus.c replays them. What a fuzzer finds is added by
+hand, under a name that says what it was.
+"""
+import json
+import struct
+from pathlib import Path
+
+CORPUS = Path(__file__).resolve().parent / "corpus"
+
+
+def pack(header, data=b"", length=None):
+    if isinstance(header, (dict, list)):
+        header = json.dumps(header, separators=(",", ":"))
+    if isinstance(header, str):
+        header = header.encode()
+    return struct.pack("<Q", len(header) if length is None else length) + header + data
+
+
+def tensor(dtype="F32", shape=(2,), begin=0, end=8, **more):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end], **more}
+
+
+def raw(dtype='"F32"', shape="[2]", offsets="[0,8]"):
+    return '{"a":{"dtype":%s,"shape":%s,"data_offsets":%s}}' % (dtype, shape, offsets)
+
+
+DTYPES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
+          "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
+
+
+def every_dtype():
+    header, at = {}, 0
+    for name, size in DTYPES.items():
+        header[name.lower()] = tensor(name, (3,), at, at + 3 * size)
+        at += 3 * size
+    for name, bits in {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}.items():
+        header[name.lower()] = tensor(name, (4,), at, at + bits // 2)
+        at += bits // 2
+    return pack(header, bytes(at))
+
+
+def safetensors():
+    good = pack({"a": tensor()}, bytes(8))
+    yield "good_one", good
+    yield "good_none", pack({})
+    yield "good_dtypes", every_dtype()
+    yield "good_scalar", pack({"a": tensor(shape=(), end=4)}, bytes(4))
+    yield "good_empty_tensor", pack({"a": tensor(shape=(0, 5), end=0), "b": tensor()}, bytes(8))
+    yield "good_order", pack({"b": tensor(), "a": tensor(begin=8, end=16)}, bytes(16))
+    yield "good_padded", pack(json.dumps({"a": tensor()}) + "   ", bytes(8))
+    yield "good_metadata", pack({"__metadata__": {"format": "pt", "": "ä"}, "a": tensor()}, bytes(8))
+    yield "good_extra_field", pack({"a": tensor(more=[1, {"x": None}])}, bytes(8))
+    yield "good_rank8", pack({"a": tensor(shape=[1] * 7 + [2])}, bytes(8))
+    yield "good_unicode_name", pack({"\u00e4\u4e2d\U0001f34e": tensor()}, bytes(8))
+    yield "good_40gb", pack({"a": tensor("BF16", (40000000000 // 2 - 42,), 0, 40000000000 - 84)})
+
+    yield "empty", b""
+    yield "short_7", good[:7]
+    yield "length_only", good[:8]
+    yield "length_0", pack("")
+    yield "length_beyond", pack({"a": tensor()}, b"", 1000)
+    yield "length_over_limit", pack({"a": tensor()}, bytes(8), 100000001)
+    yield "length_max", pack({"a": tensor()}, bytes(8), 2**64 - 1)
+    yield "length_sign", pack({"a": tensor()}, bytes(8), 2**63)
+    yield "other_gguf", b"GGUF\x03\0\0\0" + bytes(16)
+    yield "other_zip", b"PK\x03\x04" + bytes(16)
+    yield "other_lfs", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    yield "other_html", b"<!DOCTYPE html><html></html>"
+
+    yield "json_cut", pack('{"a":{"dtype":"F32","sh')
+    yield "json_trailing", pack('{} {}')
+    yield "json_array", pack("[]")
+    yield "json_number", pack("7")
+    yield "json_deep", pack("[" * 5000)
+    yield "json_deep_object", pack('{"a":' * 5000)
+    yield "json_utf8", pack(b'{"\xff\xfe":{}}')
+    yield "json_surrogate", pack('{"\\ud800":{}}')
+    yield "json_nul", pack('{"a\\u0000b":{}}')
+    yield "json_duplicate", pack('{"a":{},"a":{}}')
+    yield "json_big_integer", pack(raw(shape="[18446744073709551616]"))
+    yield "json_big_real", pack(raw(shape="[1e999]"))
+    yield "json_escape_in_name", pack({"\x1b[2J": tensor()}, bytes(8))
+    yield "json_escape_in_dtype", pack({"a": tensor("\x1b[2J")}, bytes(8))
+    yield "json_long_name", pack({"x" * 3000: tensor("nope")}, bytes(8))
+
+    yield "metadata_number", pack({"__metadata__": 7})
+    yield "metadata_value", pack({"__metadata__": {"a": 7}})
+    yield "metadata_nested", pack({"__metadata__": {"a": {"b": "c"}}})
+
+    yield "entry_number", pack({"a": 7})
+    yield "entry_empty", pack({"a": {}})
+    yield "dtype_missing", pack({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8))
+    yield "dtype_unknown", pack({"a": tensor("F12")}, bytes(8))
+    yield "dtype_number", pack(raw(dtype="32"), bytes(8))
+    yield "shape_missing", pack({"a": {"dtype": "F32", "data_offsets": [0, 8]}}, bytes(8))
+    yield "shape_object", pack(raw(shape="{}"), bytes(8))
+    yield "shape_negative", pack({"a": tensor(shape=(-2,))}, bytes(8))
+    yield "shape_two_negative", pack({"a": tensor(shape=(-1, -2))}, bytes(8))
+    yield "shape_real", pack(raw(shape="[2.0]"), bytes(8))
+    yield "shape_string", pack(raw(shape='["2"]'), bytes(8))
+    yield "shape_overflow", pack({"a": tensor(shape=(2**32, 2**32))}, bytes(8))
+    yield "shape_overflow_to_2", pack({"a": tensor(shape=(2**62 + 1, 4, 2))}, bytes(8))
+    yield "shape_overflow_bytes", pack({"a": tensor(shape=(2**62,))}, bytes(8))
+    yield "shape_rank9", pack({"a": tensor(shape=[1] * 8 + [2])}, bytes(8))
+    yield "shape_odd_f4", pack({"a": tensor("F4", (3,), 0, 2)}, bytes(2))
+    yield "offsets_missing", pack({"a": {"dtype": "F32", "shape": [2]}}, bytes(8))
+    yield "offsets_three", pack(raw(offsets="[0,8,9]"), bytes(8))
+    yield "offsets_one", pack(raw(offsets="[0]"), bytes(8))
+    yield "offsets_real", pack(raw(offsets="[0,8.0]"), bytes(8))
+    yield "offsets_negative", pack(raw(offsets="[-8,0]"), bytes(8))
+    yield "offsets_swapped", pack(raw(offsets="[8,0]"), bytes(8))
+    yield "offsets_huge", pack(raw(offsets="[9223372036854775799,9223372036854775807]"), bytes(8))
+    yield "bytes_mismatch", pack({"a": tensor(shape=(3,))}, bytes(8))
+    yield "overlap", pack({"a": tensor(), "b": tensor(begin=4, end=12)}, bytes(12))
+    yield "overlap_same", pack({"a": tensor(), "b": tensor()}, bytes(8))
+    yield "overlap_empty", pack({"a": tensor(), "b": tensor(shape=(0,), begin=4, end=4)}, bytes(8))
+    yield "hole", pack({"a": tensor(), "b": tensor(begin=16, end=24)}, bytes(24))
+    yield "hole_first", pack({"a": tensor(begin=8, end=16)}, bytes(16))
+    yield "trailing", pack({"a": tensor()}, bytes(9))
+    yield "trailing_no_tensors", pack({}, bytes(1))
+    yield "truncated", pack({"a": tensor()}, bytes(7))
+    yield "truncated_all", pack({"a": tensor()})
+
+
+def index_of(entries, **more):
+    return json.dumps({"metadata": {"total_size": 8}, "weight_map": entries, **more}).encode()
+
+
+def index():
+    yield "good_one", index_of({"a": "model-00001-of-00001.safetensors"})
+    yield "good_two", index_of({"b": "2.safetensors", "a": "1.safetensors", "c": "2.safetensors"})
+    yield "good_no_metadata", b'{"weight_map":{"a":"1.safetensors"}}'
+    yield "empty", b""
+    yield "array", b"[]"
+    yield "cut", b'{"weight_map":{"a":"1.safe'
+    yield "no_map", b"{}"
+    yield "map_empty", index_of({})
+    yield "map_array", index_of([])
+    yield "shard_number", index_of({"a": 7})
+    yield "shard_empty", index_of({"a": ""})
+    yield "shard_dot", index_of({"a": "."})
+    yield "shard_up", index_of({"a": ".."})
+    yield "shard_outside", index_of({"a": "../../etc/passwd"})
+    yield "shard_absolute", index_of({"a": "/etc/passwd"})
+    yield "shard_control", index_of({"a": "a\x1b[2J"})
+    yield "name_control", index_of({"a\n": "1.safetensors"})
+    yield "duplicate", b'{"weight_map":{"a":"1","a":"2"}}'
+    yield "duplicate_map", b'{"weight_map":{"a":"1"},"weight_map":{"a":"1"}}'
+    yield "utf8", b'{"weight_map":{"\xff":"1"}}'
+    yield "nul", b'{"weight_map":{"a":"1\\u0000"}}'
+    yield "deep", b'{"weight_map":' * 5000
+
+
+def alphabet():
+    """The characters that stand for the bytes 0..255 in a byte-level vocabulary."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b if b in plain else next(others)) for b in range(256)]
+
+
+MERGES = [("c", "a"), ("ca", "t"), ("\u0120", "cat"), ("h", "e"), ("t", "he"), ("\u00c3", "\u00a9")]
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+SPECIAL = {"id": 0, "content": "<|im_end|>", "single_word": False, "lstrip": False, "rstrip": False,
+           "normalized": False, "special": True}
+
+
+def split(pattern, kind="Regex", behavior="Isolated", invert=False):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+NFC = {"type": "NFC"}
+
+
+def bpe(text=None, model=None, drop=None, **more):
+    """A tokenizer of the 256 bytes and a few merges; then a 0 byte and `text`."""
+    words = ["<|im_end|>", *alphabet(), *(a + b for a, b in MERGES)]
+    config = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [SPECIAL],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(QWEN), BYTE_LEVEL]},
+        "post_processor": None, "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                  "vocab": {w: i for i, w in enumerate(words)},
+                  "merges": [" ".join(m) for m in MERGES], **(model or {})},
+        **more}
+    config.pop(drop, None)
+    content = json.dumps(config, separators=(",", ":"), ensure_ascii=False).encode()
+    return content if text is None else content + b"\0" + text
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
+
+def tokenizer():
+    good = bpe()
+    yield "good", good
+    yield "good_text", bpe("the cat's 42 cats,\n\n  \u00e9 \u4e2d <|im_end|>x".encode())
+    yield "good_empty_text", bpe(b"")
+    yield "good_merge_pairs", bpe(b"the cat", model={"merges": [list(m) for m in MERGES]})
+    yield "good_nfc_lowercase", bpe("E\u0301COLE CAT \u212b".encode(), normalizer={
+        "type": "Sequence", "normalizers": [NFC, {"type": "Lowercase"}]})
+    yield "good_byte_level_regex", bpe(b"the cat's", pre_tokenizer={**BYTE_LEVEL, "use_regex": True})
+    yield "good_prefix_space", bpe(b"cat", pre_tokenizer={**BYTE_LEVEL, "add_prefix_space": True})
+    yield "good_no_pre_tokenizer", bpe(b"cat", pre_tokenizer=None)
+    yield "good_strips", bpe(b"a <|im_end|> b", added_tokens=[{**SPECIAL, "lstrip": True, "rstrip": True}])
+    yield "good_single_word", bpe(b"a<|im_end|>b", added_tokens=[{**SPECIAL, "single_word": True}])
+    for behavior in ("Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+        yield "split_" + behavior.lower(), bpe(b"a b  c", pre_tokenizer=sequence(
+            split(" ", "String", behavior), BYTE_LEVEL))
+    yield "split_inverted", bpe(b"a b", pre_tokenizer=sequence(split(" ", invert=True), BYTE_LEVEL))
+    yield "split_empty_match", bpe(b"abc", pre_tokenizer=sequence(split("x*"), BYTE_LEVEL))
+    yield "split_empty_string", bpe(b"abc", pre_tokenizer=sequence(split("", "String"), BYTE_LEVEL))
+    yield "split_bad_regex", bpe(b"abc", pre_tokenizer=sequence(split("(a"), BYTE_LEVEL))
+    yield "split_slow_regex", bpe(b"a" * 64, pre_tokenizer=sequence(split("(a+)+$|(a|aa)+b"), BYTE_LEVEL))
+    yield "split_deep_regex", bpe(b"a", pre_tokenizer=sequence(split("(" * 600 + "a" + ")" * 600), BYTE_LEVEL))
+    yield "split_unknown", bpe(b"a", pre_tokenizer=sequence(split("a", behavior="Odd"), BYTE_LEVEL))
+
+    yield "empty", b""
+    yield "text_only", b"\0abc"
+    yield "cut", good[:len(good) // 2]
+    yield "array", b"[]"
+    yield "object", b"{}"
+    yield "deep", b'{"a":' * 5000
+    yield "utf8", b'{"\xff":1}'
+    yield "duplicate", b'{"model":{},"model":{}}'
+    yield "text_utf8_cut", bpe(b"abc\xe4\xb8")
+    yield "text_utf8_overlong", bpe(b"\xc0\xaf")
+    yield "text_utf8_surrogate", bpe(b"\xed\xa0\x80")
+    yield "text_utf8_high", bpe(b"\xf4\x90\x80\x80")
+    yield "text_long_word", bpe(b"the" * 2000)
+    yield "model_missing", bpe(drop="model")
+    yield "model_other", bpe(model={"type": "Unigram"})
+    yield "model_vocab_array", bpe(model={"vocab": []})
+    yield "model_vocab_empty", bpe(b"a", model={"vocab": {}, "merges": []})
+    yield "model_id_negative", bpe(model={"vocab": {"a": -1}, "merges": []})
+    yield "model_id_huge", bpe(model={"vocab": {"a": 2**31}, "merges": []})
+    yield "model_id_real", bpe(model={"vocab": {"a": 1.5}, "merges": []})
+    yield "model_id_twice", bpe(b"ab", model={"vocab": {"a": 0, "b": 0}, "merges": []})
+    yield "model_id_sparse", bpe(b"a", model={"vocab": {"a": 2**30}, "merges": []})
+    yield "model_bytes_missing", bpe(b"xyz", model={"vocab": {"a": 0}, "merges": []})
+    yield "merge_unknown", bpe(model={"merges": ["no such"]})
+    yield "merge_one", bpe(model={"merges": ["cat"]})
+    yield "merge_three", bpe(model={"merges": [["c", "a", "t"]]})
+    yield "merge_number", bpe(model={"merges": [7]})
+    yield "merge_twice", bpe(b"cat", model={"merges": ["c a", "c a"]})
+    yield "merge_result_unknown", bpe(model={"merges": ["x y"]})
+    yield "model_dropout", bpe(model={"dropout": 0.5})
+    yield "model_fallback", bpe(model={"byte_fallback": True})
+    yield "model_suffix", bpe(model={"end_of_word_suffix": "</w>"})
+    yield "added_empty", bpe(b"a", added_tokens=[{**SPECIAL, "content": ""}])
+    yield "added_huge_id", bpe(b"<|im_end|>", added_tokens=[{**SPECIAL, "id": 2**40}])
+    yield "added_number", bpe(added_tokens=[7])
+    yield "added_overlap", bpe(b"xyzxy", added_tokens=[{**SPECIAL, "content": c, "id": 300 + i}
+                                                       for i, c in enumerate(["xy", "xyz", "yz"])])
+    yield "normalizer_unknown", bpe(normalizer={"type": "Odd"})
+    yield "normalizer_nested", bpe(b"a", normalizer={"type": "Sequence", "normalizers": [
+        {"type": "Sequence", "normalizers": [NFC]}]})
+    yield "truncation", bpe(b"a", truncation={"max_length": 1})
+
+
+def main():
+    for cases in (safetensors, index, tokenizer):
+        folder = CORPUS / cases.__name__
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in cases():
+            (folder / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+/* The program make_checkpoint: options and messages. */
+#include "make_checkpoint.h"
+
+#include "base/clock.h"
+#include "base/size.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char usage[] =
+    "Usage: make_checkpoint [OPTION]... OUT\n"
+    "Writes a checkpoint of real shapes with random weights, for benchmarks and tests.\n"
+    "\n"
+    "  --family z-image       the only one so far\n"
+    "  --layout LAYOUT        diffusers (a folder, sharded) or comfyui (a folder of single files,\n"
+    "                         or one file of everything if OUT ends in .safetensors)\n"
+    "  --parts LIST           of dit,text,vae; all by default\n"
+    "  --scale full|small     full: 6.15 B + 4.02 B weights, about 20 GB; small: a few MB\n"
+    "  --dtype bf16|f32       f32 holds the same values as bf16\n"
+    "  --seed N               equal seeds give equal weights in every layout and dtype\n"
+    "  --shard SIZE           of the diffusers layout's files, 5GB by default\n"
+    "  --tokenizer PATH       a tokenizer.json or a folder with one, to be copied\n"
+    "  --help                 this text\n";
+
+static enum shoal_status parse_parts(char *list, unsigned *parts, struct shoal_error *error)
+{
+    static const struct {
+        const char *name;
+        unsigned part;
+    } known[] = {{"dit", MAKE_DIT}, {"text", MAKE_TEXT}, {"vae", MAKE_VAE}};
+    char *rest = NULL;
+
+    *parts = 0;
+    for (char *name = strtok_r(list, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
+        unsigned part = 0;
+
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            if (!strcmp(name, known[i].name)) part = known[i].part;
+        if (!part) FAIL(error, SHOAL_E_INVALID, "--parts: '%s' is none of dit, text, vae", name);
+        *parts |= part;
+    }
+    return SHOAL_OK;
+}
+
+/* Which of two words; anything else is an error. */
+static enum shoal_status parse_choice(const char *option, const char *text, const char *first,
+    const char *second, bool *is_second, struct shoal_error *error)
+{
+    *is_second = !strcmp(text, second);
+    if (!*is_second && strcmp(text, first))
+        FAIL(
+            error, SHOAL_E_INVALID, "--%s: '%s' is neither %s nor %s", option, text, first, second);
+    return SHOAL_OK;
+}
+
+static enum shoal_status parse_seed(const char *text, uint64_t *seed, struct shoal_error *error)
+{
+    char *end;
+
+    errno = 0;
+    *seed = strtoull(text, &end, 10);
+    if (errno || *end || text[0] < '0' || text[0] > '9')
+        FAIL(error, SHOAL_E_INVALID, "--seed: '%s' is not a number from 0 to 2^64 - 1", text);
+    return SHOAL_OK;
+}
+
+static enum shoal_status parse_option(
+    int option, struct make_options *options, struct shoal_error *error)
+{
+    bool second;
+
+    switch (option) {
+    case 'f':
+        if (strcmp(optarg, "z-image"))
+            FAIL(error, SHOAL_E_UNSUPPORTED, "--family: '%s' is not made, only z-image", optarg);
+        break;
+    case 'l':
+        TRY(parse_choice("layout", optarg, "diffusers", "comfyui", &second, error));
+        options->layout = second ? MAKE_COMFYUI : MAKE_DIFFUSERS;
+        break;
+    case 'c':
+        return parse_choice("scale", optarg, "full", "small", &options->small, error);
+    case 'd':
+        TRY(parse_choice("dtype", optarg, "bf16", "f32", &second, error));
+        options->dtype = second ? DTYPE_F32 : DTYPE_BF16;
+        break;
+    case 'p':
+        return parse_parts(optarg, &options->parts, error);
+    case 's':
+        return parse_seed(optarg, &options->seed, error);
+    case 'b':
+        return shoal_parse_size(optarg, &options->shard_bytes, error);
+    case 't':
+        options->tokenizer = optarg;
+        break;
+    default: /* getopt has printed what is wrong */
+        FAIL(error, SHOAL_E_INVALID, "see make_checkpoint --help");
+    }
+    return SHOAL_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option known[] = {{"family", 1, NULL, 'f'}, {"layout", 1, NULL, 'l'},
+        {"parts", 1, NULL, 'p'}, {"scale", 1, NULL, 'c'}, {"dtype", 1, NULL, 'd'},
+        {"seed", 1, NULL, 's'}, {"shard", 1, NULL, 'b'}, {"tokenizer", 1, NULL, 't'},
+        {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    struct make_options options = {.layout = MAKE_DIFFUSERS,
+        .parts = MAKE_DIT | MAKE_TEXT | MAKE_VAE,
+        .dtype = DTYPE_BF16,
+        .shard_bytes = 5000000000u};
+    enum shoal_status status = SHOAL_OK;
+    struct shoal_error error = {0};
+    uint64_t start = clock_ns(), bytes = 0;
+    char size[SIZE_TEXT_BYTES];
+    double seconds;
+
+    for (int option; !status && (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+        if (option == 'h') {
+            fputs(usage, stdout);
+            return 0;
+        }
+        status = parse_option(option, &options, &error);
+    }
+    if (!status && optind != argc - 1)
+        status = error_set(&error, SHOAL_E_INVALID, __FILE__, __LINE__,
+            "give one output path; see make_checkpoint --help");
+    if (!status) {
+        options.out = argv[optind];
+        status = make_checkpoint(&options, &bytes, &error);
+    }
+    if (status) {
+        fprintf(stderr, "make_checkpoint: %s\n", error.text);
+        return status == SHOAL_E_INVALID ? 2 : 1;
+    }
+    seconds = (double)(clock_ns() - start) / 1e9;
+    printf("%s: %s of weights in %.1f s (%.0f MB/s)\n", options.out, size_format(size, bytes),
+        seconds, (double)bytes / 1e6 / seconds);
+    return 0;
+}

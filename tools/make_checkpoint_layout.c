@@ -1,0 +1,347 @@
+/* The folders and files of a made checkpoint: which tensors go where, shards, configurations. */
+#include "make_checkpoint.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/size.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TOKENIZER_MAX_BYTES (256u << 20)
+
+struct maker {
+    const struct make_options *options;
+    const char *root; /* where it is written before it gets its name */
+    uint64_t bytes;   /* so far */
+    struct shoal_error *error;
+};
+
+/* ---- files ---- */
+
+static enum shoal_status make_folder(struct maker *m, const char *name)
+{
+    char *path = mem_format("%s/%s", m->root, name);
+    int code;
+
+    if (!path) FAIL_MEMORY(m->error);
+    code = mkdir(path, 0777) ? errno : 0;
+    mem_free(path);
+    if (code) FAIL(m->error, SHOAL_E_IO, "cannot make %s/%s: %s", m->root, name, strerror(code));
+    return SHOAL_OK;
+}
+
+static enum shoal_status write_text(struct maker *m, const char *name, const struct text *text)
+{
+    char *path = mem_format("%s/%s", m->root, name);
+    enum shoal_status status = SHOAL_E_MEMORY;
+
+    if (path && !text->failed)
+        status = file_write_whole(path, text->data, text->length, m->error);
+    else
+        error_set(m->error, status, __FILE__, __LINE__, "out of memory for %s", name);
+    mem_free(path);
+    return status;
+}
+
+static enum shoal_status tensor_bytes(
+    const struct maker *m, const struct make_tensor *tensor, uint64_t *bytes)
+{
+    if (!shape_bytes(&tensor->shape, m->options->dtype, bytes))
+        FAIL(m->error, SHOAL_E_INVALID, "%s is too big", tensor->name);
+    return SHOAL_OK;
+}
+
+static enum shoal_status write_file(
+    struct maker *m, const char *name, struct make_tensor *tensors, size_t count)
+{
+    char *path = mem_format("%s/%s", m->root, name);
+    enum shoal_status status;
+
+    if (!path) FAIL_MEMORY(m->error);
+    status = make_write(path, tensors, count, m->options, m->error);
+    mem_free(path);
+    return status;
+}
+
+/* ---- the diffusers layout ---- */
+
+/* The end of the shard that begins at `first`: as many as fit, one at least. */
+static enum shoal_status shard_end(
+    const struct maker *m, const struct make_list *list, size_t first, size_t *last)
+{
+    uint64_t total = 0, bytes;
+    size_t i = first;
+
+    for (; i < list->count; i++) {
+        TRY(tensor_bytes(m, &list->tensors[i], &bytes));
+        if (i > first && bytes > m->options->shard_bytes - total) break;
+        total = bytes > m->options->shard_bytes ? m->options->shard_bytes : total + bytes;
+    }
+    *last = i;
+    return SHOAL_OK;
+}
+
+static enum shoal_status write_shards(
+    struct maker *m, const char *folder, const char *stem, struct make_list *list)
+{
+    struct text index = {0};
+    enum shoal_status status = SHOAL_OK;
+    size_t shards = 0, last, first = 0;
+    uint64_t total = 0;
+    char name[160];
+
+    for (size_t at = 0; at < list->count; at = last, shards++)
+        TRY(shard_end(m, list, at, &last));
+    for (size_t i = 0; i < list->count; i++) {
+        uint64_t bytes;
+
+        TRY(tensor_bytes(m, &list->tensors[i], &bytes));
+        total += bytes;
+    }
+    m->bytes += total;
+    if (shards == 1) {
+        snprintf(name, sizeof name, "%s/%s.safetensors", folder, stem);
+        return write_file(m, name, list->tensors, list->count);
+    }
+    text_append(&index, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {",
+        (unsigned long long)total);
+    for (size_t shard = 0; shard < shards; shard++, first = last) {
+        TRY_OR_FAIL(shard_end(m, list, first, &last));
+        snprintf(
+            name, sizeof name, "%s/%s-%05zu-of-%05zu.safetensors", folder, stem, shard + 1, shards);
+        for (size_t i = first; i < last; i++)
+            text_append(&index, "%s\n    \"%s\": \"%s\"", i ? "," : "", list->tensors[i].name,
+                name + strlen(folder) + 1);
+        TRY_OR_FAIL(write_file(m, name, list->tensors + first, last - first));
+    }
+    text_append(&index, "\n  }\n}\n");
+    snprintf(name, sizeof name, "%s/%s.safetensors.index.json", folder, stem);
+    TRY_OR_FAIL(write_text(m, name, &index));
+fail:
+    mem_free(index.data);
+    return status;
+}
+
+static enum shoal_status write_part(struct maker *m, const char *folder, const char *stem,
+    void (*fill)(struct make_list *list, bool small))
+{
+    struct make_list list = {.layout = MAKE_DIFFUSERS, .prefix = ""};
+    enum shoal_status status;
+
+    fill(&list, m->options->small);
+    status = list.failed ? error_set(m->error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory")
+                         : make_folder(m, folder);
+    if (!status) status = write_shards(m, folder, stem, &list);
+    mem_free(list.tensors);
+    return status;
+}
+
+static enum shoal_status write_config(
+    struct maker *m, const char *name, void (*fill)(struct text *json, bool small))
+{
+    struct text json = {0};
+    enum shoal_status status;
+
+    fill(&json, m->options->small);
+    status = write_text(m, name, &json);
+    mem_free(json.data);
+    return status;
+}
+
+static enum shoal_status write_diffusers(struct maker *m)
+{
+    unsigned parts = m->options->parts;
+
+    if (parts & MAKE_DIT) {
+        TRY(write_part(m, "transformer", "diffusion_pytorch_model", make_z_image_dit));
+        TRY(write_config(m, "transformer/config.json", make_dit_config));
+    }
+    if (parts & MAKE_TEXT) {
+        TRY(write_part(m, "text_encoder", "model", make_qwen3));
+        TRY(write_config(m, "text_encoder/config.json", make_text_config));
+    }
+    if (parts & MAKE_VAE) {
+        TRY(write_part(m, "vae", "diffusion_pytorch_model", make_flux_vae));
+        TRY(write_config(m, "vae/config.json", make_vae_config));
+    }
+    TRY(make_folder(m, "scheduler"));
+    TRY(write_config(m, "scheduler/scheduler_config.json", make_scheduler_config));
+    return write_config(m, "model_index.json", make_model_index);
+}
+
+/* ---- the ComfyUI layout ---- */
+
+static enum shoal_status list_bytes(struct maker *m, const struct make_list *list)
+{
+    if (list->failed) FAIL_MEMORY(m->error);
+    for (size_t i = 0; i < list->count; i++) {
+        uint64_t bytes;
+
+        TRY(tensor_bytes(m, &list->tensors[i], &bytes));
+        m->bytes += bytes;
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status write_single(struct maker *m, const char *folder, const char *file,
+    const char *prefix, void (*fill)(struct make_list *list, bool small))
+{
+    struct make_list list = {.layout = MAKE_COMFYUI, .prefix = prefix};
+    enum shoal_status status;
+    char name[160];
+
+    fill(&list, m->options->small);
+    snprintf(name, sizeof name, "%s/%s", folder, file);
+    status = list_bytes(m, &list);
+    if (!status) status = make_folder(m, folder);
+    if (!status) status = write_file(m, name, list.tensors, list.count);
+    mem_free(list.tensors);
+    return status;
+}
+
+static enum shoal_status write_comfyui(struct maker *m)
+{
+    unsigned parts = m->options->parts;
+
+    if (parts & MAKE_DIT)
+        TRY(write_single(m, "diffusion_models", "z_image.safetensors", "model.diffusion_model.",
+            make_z_image_dit));
+    if (parts & MAKE_TEXT)
+        TRY(write_single(m, "text_encoders", "qwen_3_4b.safetensors", "", make_qwen3));
+    if (parts & MAKE_VAE) TRY(write_single(m, "vae", "ae.safetensors", "", make_flux_vae));
+    return SHOAL_OK;
+}
+
+/* One file of everything, `root` itself. */
+static enum shoal_status write_all_in_one(struct maker *m)
+{
+    struct make_list list = {.layout = MAKE_COMFYUI};
+    unsigned parts = m->options->parts;
+    enum shoal_status status;
+
+    list.prefix = "model.diffusion_model.";
+    if (parts & MAKE_DIT) make_z_image_dit(&list, m->options->small);
+    list.prefix = "text_encoders.qwen3_4b.transformer.";
+    if (parts & MAKE_TEXT) make_qwen3(&list, m->options->small);
+    list.prefix = "vae.";
+    if (parts & MAKE_VAE) make_flux_vae(&list, m->options->small);
+    status = list_bytes(m, &list);
+    if (!status) status = make_write(m->root, list.tensors, list.count, m->options, m->error);
+    mem_free(list.tensors);
+    return status;
+}
+
+/* ---- the tokenizer ---- */
+
+static enum shoal_status copy_file(struct maker *m, const char *from, const char *name)
+{
+    struct text text = {0};
+    enum shoal_status status;
+
+    TRY(file_read_all(from, TOKENIZER_MAX_BYTES, &text.data, &text.length, m->error));
+    status = write_text(m, name, &text);
+    mem_free(text.data);
+    return status;
+}
+
+static enum shoal_status copy_tokenizer(struct maker *m)
+{
+    static const char *const names[] = {
+        "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"};
+    const char *from = m->options->tokenizer;
+    enum shoal_status status = SHOAL_OK;
+
+    TRY(make_folder(m, "tokenizer"));
+    if (file_kind(from) != FILE_FOLDER) return copy_file(m, from, "tokenizer/tokenizer.json");
+    for (size_t i = 0; i < sizeof names / sizeof *names && !status; i++) {
+        char *path = mem_format("%s/%s", from, names[i]), target[64];
+
+        if (!path) FAIL_MEMORY(m->error);
+        snprintf(target, sizeof target, "tokenizer/%s", names[i]);
+        /* The first is the one that is needed. */
+        if (!i || file_kind(path) != FILE_NONE) status = copy_file(m, path, target);
+        mem_free(path);
+    }
+    return status;
+}
+
+/* ---- all ---- */
+
+static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *where)
+{
+    (void)info, (void)type, (void)where;
+    return remove(path);
+}
+
+static bool names_file(const struct make_options *options)
+{
+    static const char suffix[] = ".safetensors";
+    size_t length = strlen(options->out), tail = sizeof suffix - 1;
+
+    return options->layout == MAKE_COMFYUI && length > tail &&
+           !strcmp(options->out + length - tail, suffix);
+}
+
+static enum shoal_status check_options(const struct make_options *o, struct shoal_error *error)
+{
+    if (!(o->parts & (MAKE_DIT | MAKE_TEXT | MAKE_VAE)))
+        FAIL(error, SHOAL_E_INVALID, "no parts: give some of dit, text, vae");
+    if (o->dtype != DTYPE_BF16 && o->dtype != DTYPE_F32)
+        FAIL(error, SHOAL_E_UNSUPPORTED, "dtype %s is not made; bf16 and f32 are",
+            dtype_name(o->dtype));
+    if (!o->shard_bytes) FAIL(error, SHOAL_E_INVALID, "shards of 0 bytes cannot hold tensors");
+    if (file_kind(o->out) != FILE_NONE)
+        FAIL(error, SHOAL_E_INVALID, "%s exists already: remove it or give another name", o->out);
+    if (names_file(o) && o->tokenizer)
+        FAIL(error, SHOAL_E_INVALID,
+            "a tokenizer cannot be put into the file %s: leave it out, or "
+            "name a folder",
+            o->out);
+    return SHOAL_OK;
+}
+
+enum shoal_status make_checkpoint(
+    const struct make_options *options, uint64_t *bytes, struct shoal_error *error)
+{
+    struct maker m = {.options = options, .error = error};
+    enum shoal_status status;
+    char *part;
+
+    TRY(check_options(options, error));
+    part = mem_format("%s.part", options->out);
+    if (!part) FAIL_MEMORY(error);
+    m.root = part;
+    if (file_kind(part) != FILE_NONE) {
+        status = error_set(error, SHOAL_E_INVALID, __FILE__, __LINE__,
+            "%s is left from a run that was stopped, or one is running: remove it", part);
+        mem_free(part);
+        return status;
+    }
+    if (names_file(options)) {
+        TRY_OR_FAIL(write_all_in_one(&m));
+    } else {
+        if (mkdir(part, 0777)) {
+            status = error_set(
+                error, SHOAL_E_IO, __FILE__, __LINE__, "cannot make %s: %s", part, strerror(errno));
+            goto fail;
+        }
+        TRY_OR_FAIL(options->layout == MAKE_DIFFUSERS ? write_diffusers(&m) : write_comfyui(&m));
+        if (options->tokenizer) TRY_OR_FAIL(copy_tokenizer(&m));
+    }
+    if (rename(part, options->out)) {
+        status = error_set(error, SHOAL_E_IO, __FILE__, __LINE__, "cannot rename %s to %s: %s",
+            part, options->out, strerror(errno));
+        goto fail;
+    }
+    if (bytes) *bytes = m.bytes;
+fail:
+    if (status) nftw(part, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    mem_free(part);
+    return status;
+}

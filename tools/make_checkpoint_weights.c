@@ -1,0 +1,205 @@
+/* Writing one safetensors file of random weights: streamed, never a model in memory. */
+#include "make_checkpoint.h"
+
+#include "base/memory.h"
+#include "base/number.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BUFFER_VALUES (1u << 20) /* a multiple of 4, for the generator */
+
+/* ---- numbers ---- */
+
+/* A bijection of 64 bits that leaves nothing of the input's order (splitmix64's finisher). */
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static uint64_t stream_key(uint64_t seed, const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    return mix(hash ^ mix(seed + 0x9e3779b97f4a7c15u));
+}
+
+/*
+ * The normal distribution's value below which a share of (i + 1/2) / 65536 lies, for each i: 16
+ * random bits pick one, which is much cheaper than a transform. By bisection, once.
+ */
+static const float *normal_table(void)
+{
+    static float table[65536];
+
+    /* table[0], the last one made, is negative from then on. */
+    for (int i = 32767; i >= 0 && table[0] >= 0; i--) {
+        double low = 0, high = 8, share = ((double)i + 0.5) / 65536;
+
+        for (int k = 0; k < 40; k++) {
+            double middle = (low + high) / 2;
+
+            if (erfc(middle / sqrt(2)) / 2 > share)
+                low = middle;
+            else
+                high = middle;
+        }
+        table[i] = (float)-low;
+        table[65535 - i] = (float)low;
+    }
+    return table;
+}
+
+/* Values [first, first + count) of a stream; first is a multiple of 4. */
+static void generate(
+    const uint16_t table[65536], uint64_t key, uint64_t first, size_t count, uint16_t *values)
+{
+    uint64_t counter = first / 4;
+    size_t i = 0;
+
+    for (; i + 4 <= count; i += 4) {
+        uint64_t bits = mix(key + counter++ * 0x9e3779b97f4a7c15u);
+
+        values[i] = table[bits & 0xffff];
+        values[i + 1] = table[bits >> 16 & 0xffff];
+        values[i + 2] = table[bits >> 32 & 0xffff];
+        values[i + 3] = table[bits >> 48];
+    }
+    for (uint64_t bits = mix(key + counter * 0x9e3779b97f4a7c15u); i < count; i++, bits >>= 16)
+        values[i] = table[bits & 0xffff];
+}
+
+/* ---- the file ---- */
+
+struct writer {
+    const char *path;
+    int fd;
+    enum dtype dtype;
+    uint64_t seed;
+    float mean, deviation; /* that `table` was made for */
+    uint16_t table[65536];
+    uint16_t values[BUFFER_VALUES];
+    float wide[BUFFER_VALUES];
+    struct shoal_error *error;
+};
+
+static enum shoal_status put(struct writer *w, const void *data, size_t bytes)
+{
+    const char *from = data;
+
+    while (bytes) {
+        ssize_t written = write(w->fd, from, bytes);
+
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0)
+            FAIL(w->error, SHOAL_E_IO, "cannot write %s: %s", w->path, strerror(errno));
+        from += written;
+        bytes -= (size_t)written;
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status put_source(struct writer *w, const struct make_source *source)
+{
+    uint64_t key = stream_key(w->seed, source->name);
+
+    if (w->mean != source->mean || w->deviation != source->deviation) {
+        const float *normal = normal_table();
+
+        for (int i = 0; i < 65536; i++)
+            w->table[i] = bf16_from_float(source->mean + source->deviation * normal[i]);
+        w->mean = source->mean;
+        w->deviation = source->deviation;
+    }
+    for (uint64_t at = 0; at < source->count; at += BUFFER_VALUES) {
+        uint64_t left = source->count - at;
+        size_t count = left < BUFFER_VALUES ? (size_t)left : BUFFER_VALUES;
+
+        generate(w->table, key, at, count, w->values);
+        if (w->dtype == DTYPE_BF16) {
+            TRY(put(w, w->values, count * sizeof *w->values));
+            continue;
+        }
+        for (size_t i = 0; i < count; i++)
+            w->wide[i] = bf16_to_float(w->values[i]);
+        TRY(put(w, w->wide, count * sizeof *w->wide));
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status put_header(
+    struct writer *w, const struct make_tensor *tensors, size_t count)
+{
+    struct text header = {0};
+    unsigned char length[8];
+    enum shoal_status status;
+    uint64_t offset = 0, bytes;
+
+    text_append(&header, "{\"__metadata__\":{\"format\":\"pt\",\"weights\":\"random\"}");
+    for (size_t i = 0; i < count; i++) {
+        char shape[SHAPE_TEXT_BYTES];
+
+        if (!shape_bytes(&tensors[i].shape, w->dtype, &bytes))
+            FAIL(w->error, SHOAL_E_INVALID, "%s is too big", tensors[i].name);
+        text_append(&header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%llu,%llu]}",
+            tensors[i].name, dtype_name(w->dtype), shape_format(shape, &tensors[i].shape),
+            (unsigned long long)offset, (unsigned long long)(offset + bytes));
+        offset += bytes;
+    }
+    text_append(&header, "}");
+    /* The data begins at a multiple of 8. */
+    text_append(&header, "%*s", (int)((8 - header.length % 8) % 8), "");
+    for (int i = 0; i < 8; i++)
+        length[i] = (unsigned char)((uint64_t)header.length >> 8 * i);
+    status = header.failed
+                 ? error_set(w->error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory")
+                 : put(w, length, sizeof length);
+    if (!status) status = put(w, header.data, header.length);
+    mem_free(header.data);
+    return status;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct make_tensor *)a)->name, ((const struct make_tensor *)b)->name);
+}
+
+enum shoal_status make_write(const char *path, struct make_tensor *tensors, size_t count,
+    const struct make_options *options, struct shoal_error *error)
+{
+    struct writer *w = mem_calloc(1, sizeof *w);
+    enum shoal_status status;
+
+    if (!w) FAIL_MEMORY(error);
+    w->path = path;
+    w->dtype = options->dtype;
+    w->seed = options->seed;
+    w->error = error;
+    w->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (w->fd < 0) {
+        status = error_set(
+            error, SHOAL_E_IO, __FILE__, __LINE__, "cannot write %s: %s", path, strerror(errno));
+        goto fail;
+    }
+    /* As the usual writers do. */
+    qsort(tensors, count, sizeof *tensors, by_name);
+    TRY_OR_FAIL(put_header(w, tensors, count));
+    for (size_t i = 0; i < count; i++)
+        for (int k = 0; k < tensors[i].source_count; k++)
+            TRY_OR_FAIL(put_source(w, &tensors[i].sources[k]));
+fail:
+    if (w->fd >= 0 && close(w->fd) && !status)
+        status = error_set(
+            error, SHOAL_E_IO, __FILE__, __LINE__, "cannot write %s: %s", path, strerror(errno));
+    mem_free(w);
+    return status;
+}

@@ -1,0 +1,34 @@
+/*
+ * Flow-matching schedules: the noise levels a run passes through, and what the model is told of
+ * them. Pure arithmetic, bit for bit what diffusers' FlowMatchEulerDiscreteScheduler holds when
+ * ZImagePipeline has set it up. Not a sampler: see sampler.h.
+ */
+#ifndef SAMPLING_SCHEDULE_H
+#define SAMPLING_SCHEDULE_H
+
+#include "base/error.h"
+
+#define SCHEDULE_MAX_STEPS 1000
+
+struct schedule {
+    int32_t steps;
+    float sigmas[SCHEDULE_MAX_STEPS + 1]; /* from 1 (all noise) down; sigmas[steps] is 0 */
+    float times[SCHEDULE_MAX_STEPS];      /* what the model is given at step i: 1 - sigma */
+};
+
+/* sigma = shift t / (1 + (shift - 1) t), t falling evenly from 1 to 1 / steps. */
+enum shoal_status schedule_init(struct schedule *schedule, int32_t steps, double shift,
+    struct shoal_error *error) SHOAL_CHECKED;
+
+/*
+ * The same with shift = e^mu, rounded as diffusers' dynamic shifting rounds it (a scheduler with
+ * use_dynamic_shifting, time_shift_type "exponential").
+ */
+enum shoal_status schedule_init_dynamic(
+    struct schedule *schedule, int32_t steps, double mu, struct shoal_error *error) SHOAL_CHECKED;
+
+/* Where mu comes from: a line through (base_tokens, base_shift) and (max_tokens, max_shift). */
+double schedule_mu(
+    int64_t tokens, int64_t base_tokens, int64_t max_tokens, double base_shift, double max_shift);
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * PNG files in memory, with text chunks. Writing only; file_write_whole puts them on disk.
+ */
+#ifndef MEDIA_PNG_H
+#define MEDIA_PNG_H
+
+#include "base/error.h"
+
+struct png_entry {
+    const char *key;   /* 1 to 79 bytes of ASCII, e.g. "parameters" */
+    const char *value; /* UTF-8; a tEXt chunk if it is ASCII, else iTXt */
+};
+
+/*
+ * rgb [height, width, 3]. The bytes depend on the arguments (and the versions of libpng and zlib)
+ * only: there is no date. *data is mem_free'd by the caller.
+ */
+enum shoal_status png_encode(const uint8_t *rgb, int32_t width, int32_t height,
+    const struct png_entry *entries, size_t entry_count, uint8_t **data, size_t *bytes,
+    struct shoal_error *error) SHOAL_CHECKED;
+
+struct png_settings {
+    const char *prompt;
+    const char *negative_prompt; /* NULL or "": left out */
+    const char *sampler, *model;
+    int32_t steps, width, height;
+    float cfg, shift;
+    uint64_t seed;
+};
+
+/*
+ * The settings as the field's programs write them under the key "parameters":
+ *     a red apple
+ *     Negative prompt: green
+ *     Steps: 8, Sampler: euler, CFG scale: 3, Seed: 7, Size: 128x128, Model: shoal-mini, Shift: 1
+ * *text is mem_free'd by the caller.
+ */
+enum shoal_status png_parameters(
+    const struct png_settings *settings, char **text, struct shoal_error *error) SHOAL_CHECKED;
+
+#endif

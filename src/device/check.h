@@ -1,0 +1,148 @@
+/*
+ * What the compute table's operands must look like: every back end asserts the same shapes, so that
+ * a model that ran on the counting device has been checked for all of them. Not a check of input:
+ * wrong shapes are a bug in the caller.
+ */
+#ifndef DEVICE_CHECK_H
+#define DEVICE_CHECK_H
+
+#include "device/device.h"
+
+#include <assert.h>
+
+static inline bool check_float(struct matrix m)
+{
+    return m.addr && m.dtype == DTYPE_F32 && m.rows > 0 && m.cols > 0 && m.stride >= m.cols;
+}
+
+/* A weight of any computable type. */
+static inline bool check_weight(struct matrix m)
+{
+    return m.addr && dtype_computes(m.dtype) && m.rows > 0 && m.cols > 0 && m.stride >= m.cols;
+}
+
+static inline bool check_vector(struct matrix m, int64_t cols)
+{
+    return !m.addr || (check_weight(m) && m.rows == 1 && m.cols == cols);
+}
+
+static inline bool check_same(struct matrix y, struct matrix x)
+{
+    return check_float(y) && check_float(x) && y.rows == x.rows && y.cols == x.cols &&
+           (y.addr != x.addr || y.stride == x.stride);
+}
+
+static inline void check_linear(
+    struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    assert(check_float(y) && check_float(x) && check_weight(w) && check_vector(bias, y.cols));
+    assert(y.rows == x.rows && y.cols == w.rows && x.cols == w.cols);
+    (void)y, (void)x, (void)w, (void)bias;
+}
+
+static inline void check_rms_norm(
+    struct matrix y, struct matrix x, struct matrix gamma, struct matrix scale)
+{
+    assert(check_same(y, x) && check_vector(scale, x.cols));
+    assert(!gamma.addr || (check_vector(gamma, gamma.cols) && x.cols % gamma.cols == 0));
+    (void)y, (void)x, (void)gamma, (void)scale;
+}
+
+static inline void check_layer_norm(struct matrix y, struct matrix x, struct matrix scale)
+{
+    assert(check_same(y, x) && check_vector(scale, x.cols));
+    (void)y, (void)x, (void)scale;
+}
+
+static inline void check_pair(struct matrix y, struct matrix x)
+{
+    assert(check_same(y, x));
+    (void)y, (void)x;
+}
+
+static inline void check_triple(struct matrix y, struct matrix a, struct matrix b)
+{
+    assert(check_same(y, a) && check_same(y, b));
+    (void)y, (void)a, (void)b;
+}
+
+static inline void check_gated_add(struct matrix y, struct matrix gate, struct matrix x)
+{
+    assert(check_same(y, x) && check_vector(gate, x.cols));
+    (void)y, (void)gate, (void)x;
+}
+
+static inline void check_rope(struct matrix x, struct matrix table)
+{
+    assert(check_float(x) && check_float(table) && table.rows == x.rows);
+    assert(table.cols % 2 == 0 && x.cols % table.cols == 0);
+    (void)x, (void)table;
+}
+
+static inline void check_attention(struct matrix out, struct matrix q, struct matrix k,
+    struct matrix v, int32_t heads, int32_t kv_heads)
+{
+    assert(check_float(out) && check_float(q) && check_float(k) && check_float(v));
+    assert(heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && q.cols % heads == 0);
+    assert(out.rows == q.rows && out.cols == q.cols && k.rows == v.rows && k.cols == v.cols);
+    assert(k.cols == q.cols / heads * kv_heads);
+    (void)out, (void)q, (void)k, (void)v, (void)heads, (void)kv_heads;
+}
+
+static inline void check_copy(struct matrix y, struct matrix x)
+{
+    assert(check_float(y) && check_weight(x) && x.cols == y.cols);
+    assert(x.rows == y.rows || x.rows == 1);
+    (void)y, (void)x;
+}
+
+static inline void check_transpose(struct matrix y, struct matrix x)
+{
+    assert(check_float(y) && check_float(x) && y.rows == x.cols && y.cols == x.rows);
+    (void)y, (void)x;
+}
+
+/* `picture` [channels, height * width], `tokens` [patches, patch patch channels]. */
+static inline void check_patches(
+    struct matrix tokens, struct matrix picture, int64_t height, int64_t width, int32_t patch)
+{
+    assert(check_float(tokens) && check_float(picture) && patch > 0);
+    assert(picture.cols == height * width && height % patch == 0 && width % patch == 0);
+    assert(tokens.rows == height / patch * (width / patch));
+    assert(tokens.cols == picture.rows * patch * patch);
+    (void)tokens, (void)picture, (void)height, (void)width, (void)patch;
+}
+
+static inline void check_group_norm(
+    struct matrix affine, struct matrix x, struct matrix gamma, struct matrix beta, int32_t groups)
+{
+    assert(check_float(affine) && affine.rows == 2 && affine.cols == x.rows && check_float(x));
+    assert(gamma.addr && check_vector(gamma, x.rows) && beta.addr && check_vector(beta, x.rows));
+    assert(groups > 0 && x.rows % groups == 0);
+    (void)affine, (void)x, (void)gamma, (void)beta, (void)groups;
+}
+
+static inline void check_affine(struct matrix y, struct matrix x, struct matrix affine)
+{
+    assert(check_same(y, x) && check_float(affine) && affine.rows == 2 && affine.cols == x.rows);
+    (void)y, (void)x, (void)affine;
+}
+
+static inline void check_conv2d(
+    struct matrix y, struct matrix x, struct matrix w, struct matrix bias, const struct conv *conv)
+{
+    int64_t scale = conv->upsample;
+
+    assert(check_float(y) && check_float(x) && check_weight(w) && check_vector(bias, y.rows));
+    assert(conv->kernel == 1 || conv->kernel == 3);
+    assert(scale == 1 || scale == 2);
+    assert(conv->height % scale == 0 && conv->width % scale == 0);
+    assert(y.cols == conv->height * conv->width && x.cols == y.cols / (scale * scale));
+    assert(w.rows == y.rows && w.cols == x.rows * conv->kernel * conv->kernel);
+    assert(conv->activation == ACTIVATION_NONE || conv->activation == ACTIVATION_SILU);
+    assert(!conv->affine.addr ||
+           (check_float(conv->affine) && conv->affine.rows == 2 && conv->affine.cols == x.rows));
+    (void)y, (void)x, (void)w, (void)bias, (void)scale;
+}
+
+#endif

@@ -1,0 +1,345 @@
+/* The counting device. Addresses are mere numbers; streams and events order nothing. */
+#include "device/count/count.h"
+
+#include "base/memory.h"
+#include "device/check.h"
+
+struct count_device {
+    struct device base;
+    struct count_totals totals;
+    struct stream stream; /* all streams are this one */
+    int event;            /* and all events this one: only its address is used */
+};
+
+/* Where the arena seems to lie: any address that is not 0 and aligned would do. */
+#define COUNT_ARENA ((device_addr)1 << 40)
+
+/* ---- the compute table ---- */
+
+/* What one element costs. A root, exponential or tangent counts as one operation. */
+enum {
+    COST_SILU = 4,      /* negate, exp, add, divide */
+    COST_TANH = 1,      /* tanh */
+    COST_GELU_ERF = 5,  /* scale, erf, add, halve, multiply */
+    COST_GELU_TANH = 9, /* cube 2, scale, add, scale, tanh, add, halve, multiply */
+};
+
+static uint64_t elements(struct matrix m)
+{
+    return (uint64_t)(m.rows * m.cols);
+}
+
+static uint64_t bytes_of(struct matrix m)
+{
+    return m.addr ? elements(m) * dtype_bits(m.dtype) / 8 : 0;
+}
+
+static uint64_t activation_cost(enum activation activation)
+{
+    switch (activation) {
+    case ACTIVATION_NONE:
+        break;
+    case ACTIVATION_SILU:
+        return COST_SILU;
+    case ACTIVATION_TANH:
+        return COST_TANH;
+    case ACTIVATION_GELU_ERF:
+        return COST_GELU_ERF;
+    case ACTIVATION_GELU_TANH:
+        return COST_GELU_TANH;
+    }
+    return 0;
+}
+
+/* Adds one call: its operations and the bytes of its operands (those left out have none). */
+static void add(struct stream *stream, uint64_t operations, struct matrix a, struct matrix b,
+    struct matrix c, struct matrix d)
+{
+    struct count_totals *totals = &((struct count_device *)stream->device)->totals;
+
+    totals->operations += operations;
+    totals->traffic += bytes_of(a) + bytes_of(b) + bytes_of(c) + bytes_of(d);
+}
+
+/* `y` in place is one operand, not two. */
+static struct matrix unless_same(struct matrix x, struct matrix y)
+{
+    return x.addr == y.addr ? MATRIX_NONE : x;
+}
+
+static void linear(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    check_linear(y, x, w, bias);
+    /* 2 m n k, and m n for the bias. */
+    add(stream, 2 * elements(y) * (uint64_t)x.cols + (bias.addr ? elements(y) : 0), y, x, w, bias);
+}
+
+static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, float eps)
+{
+    (void)eps;
+    check_rms_norm(y, x, gamma, scale);
+    /* Square and sum 2, divide 1, gamma 1, scale 1 each. */
+    add(stream, elements(x) * (3u + (gamma.addr ? 1 : 0) + (scale.addr ? 1 : 0)), y,
+        unless_same(x, y), gamma, scale);
+}
+
+static void layer_norm(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
+{
+    (void)eps;
+    check_layer_norm(y, x, scale);
+    /* Mean 1, variance 3, subtract and divide 2, scale 1 each. */
+    add(stream, elements(x) * (6u + (scale.addr ? 1 : 0)), y, unless_same(x, y), scale,
+        MATRIX_NONE);
+}
+
+static void activate(
+    struct stream *stream, struct matrix y, struct matrix x, enum activation activation)
+{
+    check_pair(y, x);
+    add(stream, elements(x) * activation_cost(activation), y, unless_same(x, y), MATRIX_NONE,
+        MATRIX_NONE);
+}
+
+static void gated_silu(struct stream *stream, struct matrix y, struct matrix a, struct matrix b)
+{
+    check_triple(y, a, b);
+    /* SiLU and a product each. */
+    add(stream, elements(y) * (COST_SILU + 1), y, unless_same(a, y), unless_same(b, y),
+        MATRIX_NONE);
+}
+
+static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
+{
+    check_gated_add(y, gate, x);
+    /* A sum, and a product if gated, each. */
+    add(stream, elements(y) * (gate.addr ? 2 : 1), y, gate, unless_same(x, y), MATRIX_NONE);
+}
+
+static void blend(struct stream *stream, struct matrix y, float a, struct matrix x, float b)
+{
+    (void)a;
+    (void)b;
+    check_pair(y, x);
+    /* Two products and a sum each. */
+    add(stream, 3 * elements(y), y, unless_same(x, y), MATRIX_NONE, MATRIX_NONE);
+}
+
+static void guide(
+    struct stream *stream, struct matrix y, struct matrix cond, struct matrix uncond, float scale)
+{
+    (void)scale;
+    check_triple(y, cond, uncond);
+    /* A difference, a product and a sum each. */
+    add(stream, 3 * elements(y), y, unless_same(cond, y), unless_same(uncond, y), MATRIX_NONE);
+}
+
+static void rope(
+    struct stream *stream, struct matrix x, struct matrix table, enum rope_layout layout)
+{
+    (void)layout;
+    check_rope(x, table);
+    /* Four products and two sums a pair. */
+    add(stream, 3 * elements(x), x, table, MATRIX_NONE, MATRIX_NONE);
+}
+
+static void attention(struct stream *stream, struct matrix out, struct matrix q, struct matrix k,
+    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+{
+    (void)scale;
+    check_attention(out, q, k, v, heads, kv_heads);
+    /* 2 d for a score and 2 d for its share of v, for each query, key and head (q.cols = heads d);
+     * half of the pairs if causal. The softmax itself is left out, as is usual. */
+    add(stream, 4 * elements(q) * (uint64_t)k.rows / (causal ? 2 : 1), out, q, k, v);
+}
+
+static void copy(struct stream *stream, struct matrix y, struct matrix x)
+{
+    check_copy(y, x);
+    add(stream, 0, y, x, MATRIX_NONE, MATRIX_NONE);
+}
+
+static void transpose(struct stream *stream, struct matrix y, struct matrix x)
+{
+    check_transpose(y, x);
+    add(stream, 0, y, x, MATRIX_NONE, MATRIX_NONE);
+}
+
+static void patchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    check_patches(y, x, height, width, patch);
+    add(stream, 0, y, x, MATRIX_NONE, MATRIX_NONE);
+}
+
+static void unpatchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    check_patches(x, y, height, width, patch);
+    add(stream, 0, y, x, MATRIX_NONE, MATRIX_NONE);
+}
+
+static void group_norm(struct stream *stream, struct matrix affine, struct matrix x,
+    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+{
+    (void)eps;
+    check_group_norm(affine, x, gamma, beta, groups);
+    /* Mean 1 and variance 3 an element; root, divide, product, difference 4 a channel. */
+    add(stream, 4 * elements(x) + 4 * (uint64_t)x.rows, affine, x, gamma, beta);
+}
+
+static void affine_op(struct stream *stream, struct matrix y, struct matrix x,
+    struct matrix coefficients, enum activation activation)
+{
+    check_affine(y, x, coefficients);
+    /* A product, a sum and the activation each. */
+    add(stream, elements(x) * (2 + activation_cost(activation)), y, unless_same(x, y), coefficients,
+        MATRIX_NONE);
+}
+
+static void conv2d(struct stream *stream, struct matrix y, struct matrix x, struct matrix w,
+    struct matrix bias, const struct conv *conv)
+{
+    /* 2 out in kernel kernel pixels, and the bias and the sum; what is done on reading, once an
+     * input element. */
+    uint64_t operations = 2 * elements(y) * (uint64_t)w.cols;
+
+    check_conv2d(y, x, w, bias, conv);
+    operations += elements(y) * ((bias.addr ? 1u : 0u) + (conv->accumulate ? 1u : 0u));
+    operations += elements(x) * ((conv->affine.addr ? 2u : 0u) + activation_cost(conv->activation));
+    add(stream, operations, y, x, w, bias);
+    add(stream, 0, conv->affine, MATRIX_NONE, MATRIX_NONE, MATRIX_NONE);
+}
+
+static const struct compute_ops count_compute = {
+    .linear = linear,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .activate = activate,
+    .gated_silu = gated_silu,
+    .gated_add = gated_add,
+    .blend = blend,
+    .guide = guide,
+    .rope = rope,
+    .attention = attention,
+    .copy = copy,
+    .transpose = transpose,
+    .patchify = patchify,
+    .unpatchify = unpatchify,
+    .group_norm = group_norm,
+    .affine = affine_op,
+    .conv2d = conv2d,
+};
+
+/* ---- the device ---- */
+
+static void count_destroy(struct device *device)
+{
+    mem_free(device);
+}
+
+static enum shoal_status arena_reserve(
+    struct device *device, uint64_t bytes, struct shoal_error *error)
+{
+    if (device->arena)
+        FAIL(error, SHOAL_E_DEVICE, "the device's arena is reserved already; release it first");
+    device->arena = COUNT_ARENA;
+    device->arena_bytes = bytes;
+    return SHOAL_OK;
+}
+
+static void arena_release(struct device *device)
+{
+    device->arena = 0;
+    device->arena_bytes = 0;
+}
+
+static enum shoal_status stream_create(
+    struct device *device, bool copy_stream, struct stream **stream, struct shoal_error *error)
+{
+    (void)copy_stream;
+    (void)error;
+    *stream = &((struct count_device *)device)->stream;
+    return SHOAL_OK;
+}
+
+static void stream_destroy(struct stream **stream)
+{
+    *stream = NULL;
+}
+
+static enum shoal_status stream_synchronize(struct stream *stream, struct shoal_error *error)
+{
+    (void)stream;
+    (void)error;
+    return SHOAL_OK;
+}
+
+static enum shoal_status event_create(
+    struct device *device, struct event **event, struct shoal_error *error)
+{
+    (void)error;
+    *event = (struct event *)(void *)&((struct count_device *)device)->event;
+    return SHOAL_OK;
+}
+
+static void event_destroy(struct event **event)
+{
+    *event = NULL;
+}
+
+static void event_nothing(struct stream *stream, struct event *event)
+{
+    (void)stream;
+    (void)event;
+}
+
+static void copy_in(struct stream *stream, device_addr to, const void *from, uint64_t bytes)
+{
+    (void)to;
+    (void)from;
+    ((struct count_device *)stream->device)->totals.copied_in += bytes;
+}
+
+static void copy_out(struct stream *stream, void *to, device_addr from, uint64_t bytes)
+{
+    (void)to;
+    (void)from;
+    ((struct count_device *)stream->device)->totals.copied_out += bytes;
+}
+
+static const struct device_ops count_ops = {
+    .name = "count",
+    .destroy = count_destroy,
+    .arena_reserve = arena_reserve,
+    .arena_release = arena_release,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_synchronize = stream_synchronize,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_nothing,
+    .event_wait = event_nothing,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .compute = &count_compute,
+};
+
+enum shoal_status count_create(struct device **device, struct shoal_error *error)
+{
+    struct count_device *count = mem_calloc(1, sizeof *count);
+
+    *device = NULL;
+    if (!count) FAIL_MEMORY(error);
+    count->base.ops = &count_ops;
+    count->stream.device = &count->base;
+    *device = &count->base;
+    return SHOAL_OK;
+}
+
+struct count_totals count_read(const struct device *device)
+{
+    return ((const struct count_device *)device)->totals;
+}

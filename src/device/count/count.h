@@ -1,0 +1,21 @@
+/*
+ * The counting device: the contract carried out by adding up. It has no memory and computes
+ * nothing; a model run on it says exactly what the same run on a real device will need.
+ */
+#ifndef DEVICE_COUNT_COUNT_H
+#define DEVICE_COUNT_COUNT_H
+
+#include "device/device.h"
+
+struct count_totals {
+    uint64_t operations; /* floating-point, a multiply-add being two */
+    uint64_t traffic;    /* bytes of operands read and written by operations, each once */
+    uint64_t copied_in;  /* bytes, host to device */
+    uint64_t copied_out;
+};
+
+enum shoal_status count_create(struct device **device, struct shoal_error *error) SHOAL_CHECKED;
+/* Since creation. */
+struct count_totals count_read(const struct device *device);
+
+#endif

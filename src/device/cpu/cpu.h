@@ -1,0 +1,20 @@
+/* The CPU device: an arena in RAM, a compute stream that works in the call, copy streams on
+ * threads. */
+#ifndef DEVICE_CPU_CPU_H
+#define DEVICE_CPU_CPU_H
+
+#include "device/device.h"
+
+enum cpu_kernels {
+    CPU_KERNELS_REFERENCE, /* scalar loops, one thread: the oracle */
+    CPU_KERNELS_FAST,      /* OpenBLAS and SIMD, by what the CPU has */
+};
+
+/* threads: 0 for one each core. */
+enum shoal_status cpu_create(struct device **device, enum cpu_kernels kernels, int threads,
+    struct shoal_error *error) SHOAL_CHECKED;
+
+/* What the fast kernels use here, e.g. "AVX-512, OpenBLAS 0.3.21 (SkylakeX)". Static storage. */
+const char *cpu_describe(void);
+
+#endif

@@ -1,0 +1,406 @@
+/*
+ * The reference: every operation as its formula, one element at a time, on one thread, sums in
+ * double. It is the oracle that the fast operations are tested against; nothing here is tuned.
+ */
+#include "device/check.h"
+#include "device/cpu/internal.h"
+
+#include "base/number.h"
+
+#include <math.h>
+
+static float load(struct matrix m, int64_t row, int64_t col)
+{
+    const void *data = (const void *)(uintptr_t)m.addr;
+    int64_t at = row * m.stride + col;
+
+    assert(row >= 0 && row < m.rows && col >= 0 && col < m.cols);
+    switch (m.dtype) {
+    case DTYPE_BF16:
+        return bf16_to_float(((const uint16_t *)data)[at]);
+    case DTYPE_F16:
+        return f16_to_float(((const uint16_t *)data)[at]);
+    default:
+        return ((const float *)data)[at];
+    }
+}
+
+static float *at(struct matrix m, int64_t row, int64_t col)
+{
+    assert(row >= 0 && row < m.rows && col >= 0 && col < m.cols);
+    return (float *)(uintptr_t)m.addr + row * m.stride + col;
+}
+
+/* An element of an optional vector. */
+static double load_or(struct matrix vector, int64_t col, double otherwise)
+{
+    return vector.addr ? (double)load(vector, 0, col) : otherwise;
+}
+
+static double silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+static double apply(enum activation activation, double x)
+{
+    switch (activation) {
+    case ACTIVATION_NONE:
+        break;
+    case ACTIVATION_SILU:
+        return silu(x);
+    case ACTIVATION_TANH:
+        return tanh(x);
+    case ACTIVATION_GELU_ERF:
+        return x * 0.5 * (1 + erf(x * 0.70710678118654752440));
+    case ACTIVATION_GELU_TANH: /* sqrt(2 / pi) */
+        return x * 0.5 * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    }
+    return x;
+}
+
+/* ---- matrices ---- */
+
+static void linear(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    (void)stream;
+    check_linear(y, x, w, bias);
+    for (int64_t m = 0; m < y.rows; m++)
+        for (int64_t n = 0; n < y.cols; n++) {
+            double sum = load_or(bias, n, 0);
+
+            for (int64_t k = 0; k < x.cols; k++)
+                sum += (double)load(x, m, k) * (double)load(w, n, k);
+            *at(y, m, n) = (float)sum;
+        }
+}
+
+static void copy(struct stream *stream, struct matrix y, struct matrix x)
+{
+    (void)stream;
+    check_copy(y, x);
+    for (int64_t r = 0; r < y.rows; r++)
+        for (int64_t c = 0; c < y.cols; c++)
+            *at(y, r, c) = load(x, x.rows == 1 ? 0 : r, c);
+}
+
+static void transpose(struct stream *stream, struct matrix y, struct matrix x)
+{
+    (void)stream;
+    check_transpose(y, x);
+    for (int64_t r = 0; r < x.rows; r++)
+        for (int64_t c = 0; c < x.cols; c++)
+            *at(y, c, r) = load(x, r, c);
+}
+
+/* ---- norms ---- */
+
+static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, float eps)
+{
+    int64_t run = gamma.addr ? gamma.cols : x.cols;
+
+    (void)stream;
+    check_rms_norm(y, x, gamma, scale);
+    for (int64_t r = 0; r < x.rows; r++)
+        for (int64_t first = 0; first < x.cols; first += run) {
+            double sum = 0, root;
+
+            for (int64_t c = 0; c < run; c++)
+                sum += (double)load(x, r, first + c) * (double)load(x, r, first + c);
+            root = sqrt(sum / (double)run + (double)eps);
+            for (int64_t c = 0; c < run; c++)
+                *at(y, r, first + c) =
+                    (float)((double)load(x, r, first + c) / root * load_or(gamma, c, 1) *
+                            (1 + load_or(scale, first + c, 0)));
+        }
+}
+
+static void layer_norm(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
+{
+    (void)stream;
+    check_layer_norm(y, x, scale);
+    for (int64_t r = 0; r < x.rows; r++) {
+        double mean = 0, variance = 0, root;
+
+        for (int64_t c = 0; c < x.cols; c++)
+            mean += (double)load(x, r, c);
+        mean /= (double)x.cols;
+        for (int64_t c = 0; c < x.cols; c++)
+            variance += ((double)load(x, r, c) - mean) * ((double)load(x, r, c) - mean);
+        root = sqrt(variance / (double)x.cols + (double)eps);
+        for (int64_t c = 0; c < x.cols; c++)
+            *at(y, r, c) =
+                (float)(((double)load(x, r, c) - mean) / root * (1 + load_or(scale, c, 0)));
+    }
+}
+
+static void group_norm(struct stream *stream, struct matrix affine, struct matrix x,
+    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+{
+    int64_t channels = x.rows / groups;
+    double count = (double)channels * (double)x.cols;
+
+    (void)stream;
+    check_group_norm(affine, x, gamma, beta, groups);
+    for (int64_t first = 0; first < x.rows; first += channels) {
+        double mean = 0, variance = 0;
+
+        for (int64_t c = first; c < first + channels; c++)
+            for (int64_t p = 0; p < x.cols; p++)
+                mean += (double)load(x, c, p);
+        mean /= count;
+        for (int64_t c = first; c < first + channels; c++)
+            for (int64_t p = 0; p < x.cols; p++)
+                variance += ((double)load(x, c, p) - mean) * ((double)load(x, c, p) - mean);
+        variance /= count;
+        for (int64_t c = first; c < first + channels; c++) {
+            double slope = (double)load(gamma, 0, c) / sqrt(variance + (double)eps);
+
+            *at(affine, 0, c) = (float)slope;
+            *at(affine, 1, c) = (float)((double)load(beta, 0, c) - mean * slope);
+        }
+    }
+}
+
+static void affine_op(struct stream *stream, struct matrix y, struct matrix x,
+    struct matrix coefficients, enum activation activation)
+{
+    (void)stream;
+    check_affine(y, x, coefficients);
+    for (int64_t c = 0; c < x.rows; c++)
+        for (int64_t p = 0; p < x.cols; p++)
+            *at(y, c, p) =
+                (float)apply(activation, (double)load(x, c, p) * (double)load(coefficients, 0, c) +
+                                             (double)load(coefficients, 1, c));
+}
+
+/* ---- elements ---- */
+
+static void activate(
+    struct stream *stream, struct matrix y, struct matrix x, enum activation activation)
+{
+    (void)stream;
+    check_pair(y, x);
+    for (int64_t r = 0; r < x.rows; r++)
+        for (int64_t c = 0; c < x.cols; c++)
+            *at(y, r, c) = (float)apply(activation, (double)load(x, r, c));
+}
+
+static void gated_silu(struct stream *stream, struct matrix y, struct matrix a, struct matrix b)
+{
+    (void)stream;
+    check_triple(y, a, b);
+    for (int64_t r = 0; r < y.rows; r++)
+        for (int64_t c = 0; c < y.cols; c++)
+            *at(y, r, c) = (float)(silu((double)load(a, r, c)) * (double)load(b, r, c));
+}
+
+static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
+{
+    (void)stream;
+    check_gated_add(y, gate, x);
+    for (int64_t r = 0; r < y.rows; r++)
+        for (int64_t c = 0; c < y.cols; c++)
+            *at(y, r, c) =
+                (float)((double)load(y, r, c) + load_or(gate, c, 1) * (double)load(x, r, c));
+}
+
+static void blend(struct stream *stream, struct matrix y, float a, struct matrix x, float b)
+{
+    (void)stream;
+    check_pair(y, x);
+    for (int64_t r = 0; r < y.rows; r++)
+        for (int64_t c = 0; c < y.cols; c++)
+            *at(y, r, c) =
+                (float)((double)a * (double)load(x, r, c) + (double)b * (double)load(y, r, c));
+}
+
+static void guide(
+    struct stream *stream, struct matrix y, struct matrix cond, struct matrix uncond, float scale)
+{
+    (void)stream;
+    check_triple(y, cond, uncond);
+    for (int64_t r = 0; r < y.rows; r++)
+        for (int64_t c = 0; c < y.cols; c++) {
+            double with = (double)load(cond, r, c);
+
+            *at(y, r, c) = (float)(with + (double)scale * (with - (double)load(uncond, r, c)));
+        }
+}
+
+static void rope(
+    struct stream *stream, struct matrix x, struct matrix table, enum rope_layout layout)
+{
+    int64_t pairs = table.cols / 2;
+
+    (void)stream;
+    check_rope(x, table);
+    for (int64_t t = 0; t < x.rows; t++)
+        for (int64_t first = 0; first < x.cols; first += table.cols)
+            for (int64_t i = 0; i < pairs; i++) {
+                float *a = at(x, t, first + (layout == ROPE_HALF ? i : 2 * i));
+                float *b = at(x, t, first + (layout == ROPE_HALF ? i + pairs : 2 * i + 1));
+                double cosine = (double)load(table, t, i), sine = (double)load(table, t, pairs + i);
+                double old_a = (double)*a, old_b = (double)*b;
+
+                *a = (float)(old_a * cosine - old_b * sine);
+                *b = (float)(old_b * cosine + old_a * sine);
+            }
+}
+
+/* ---- attention ---- */
+
+static double score(struct matrix q, struct matrix k, int64_t t, int64_t s, int64_t q_first,
+    int64_t kv_first, int64_t dim)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < dim; i++)
+        sum += (double)load(q, t, q_first + i) * (double)load(k, s, kv_first + i);
+    return sum;
+}
+
+#define COLUMNS 64
+
+/* One query and head: softmax with the maximum taken off, in passes over the keys. */
+static void attend(struct matrix out, struct matrix q, struct matrix k, struct matrix v, int64_t t,
+    int64_t keys, int64_t q_first, int64_t kv_first, int64_t dim, double scale)
+{
+    double largest = -INFINITY, total = 0;
+
+    for (int64_t s = 0; s < keys; s++) {
+        double x = score(q, k, t, s, q_first, kv_first, dim) * scale;
+
+        if (x > largest || isnan(x)) largest = x;
+    }
+    for (int64_t s = 0; s < keys; s++)
+        total += exp(score(q, k, t, s, q_first, kv_first, dim) * scale - largest);
+    /* The sum over v in double needs room: a few columns at a time. */
+    for (int64_t first = 0; first < dim; first += COLUMNS) {
+        int64_t columns = dim - first < COLUMNS ? dim - first : COLUMNS;
+        double sums[COLUMNS] = {0};
+
+        for (int64_t s = 0; s < keys; s++) {
+            double share = exp(score(q, k, t, s, q_first, kv_first, dim) * scale - largest) / total;
+
+            for (int64_t i = 0; i < columns; i++)
+                sums[i] += share * (double)load(v, s, kv_first + first + i);
+        }
+        for (int64_t i = 0; i < columns; i++)
+            *at(out, t, q_first + first + i) = (float)sums[i];
+    }
+}
+
+static void attention(struct stream *stream, struct matrix out, struct matrix q, struct matrix k,
+    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+{
+    int64_t dim = q.cols / heads;
+
+    (void)stream;
+    check_attention(out, q, k, v, heads, kv_heads);
+    for (int64_t t = 0; t < q.rows; t++)
+        for (int64_t h = 0; h < heads; h++)
+            attend(out, q, k, v, t, causal && t + 1 < k.rows ? t + 1 : k.rows, h * dim,
+                h * kv_heads / heads * dim, dim, (double)scale);
+}
+
+/* ---- pictures ---- */
+
+/* Where a picture's element lies among its patches. */
+struct place {
+    int64_t row, col;
+};
+
+static struct place patch_place(
+    int64_t channel, int64_t y, int64_t x, int64_t width, int64_t patch, int64_t channels)
+{
+    return (struct place){
+        y / patch * (width / patch) + x / patch,
+        ((y % patch) * patch + x % patch) * channels + channel,
+    };
+}
+
+static void patchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    (void)stream;
+    check_patches(y, x, height, width, patch);
+    for (int64_t c = 0; c < x.rows; c++)
+        for (int64_t p = 0; p < x.cols; p++) {
+            struct place place = patch_place(c, p / width, p % width, width, patch, x.rows);
+
+            *at(y, place.row, place.col) = load(x, c, p);
+        }
+}
+
+static void unpatchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    (void)stream;
+    check_patches(x, y, height, width, patch);
+    for (int64_t c = 0; c < y.rows; c++)
+        for (int64_t p = 0; p < y.cols; p++) {
+            struct place place = patch_place(c, p / width, p % width, width, patch, y.rows);
+
+            *at(y, c, p) = load(x, place.row, place.col);
+        }
+}
+
+/* Input channel c at output coordinates, after what is done on reading; 0 outside. */
+static double conv_input(
+    struct matrix x, const struct conv *conv, int64_t channel, int64_t row, int64_t col)
+{
+    int64_t input_width = conv->width / conv->upsample;
+    double value;
+
+    if (row < 0 || row >= conv->height || col < 0 || col >= conv->width) return 0;
+    value = (double)load(x, channel, row / conv->upsample * input_width + col / conv->upsample);
+    if (conv->affine.addr)
+        value =
+            value * (double)load(conv->affine, 0, channel) + (double)load(conv->affine, 1, channel);
+    return apply(conv->activation, value);
+}
+
+static void conv2d(struct stream *stream, struct matrix y, struct matrix x, struct matrix w,
+    struct matrix bias, const struct conv *conv)
+{
+    int64_t kernel = conv->kernel;
+
+    (void)stream;
+    check_conv2d(y, x, w, bias, conv);
+    for (int64_t out = 0; out < y.rows; out++)
+        for (int64_t p = 0; p < y.cols; p++) {
+            double sum = load_or(bias, out, 0) + (conv->accumulate ? (double)*at(y, out, p) : 0);
+
+            for (int64_t tap = 0; tap < w.cols; tap++) {
+                int64_t dy = tap / kernel % kernel - kernel / 2, dx = tap % kernel - kernel / 2;
+
+                sum += (double)load(w, out, tap) * conv_input(x, conv, tap / (kernel * kernel),
+                                                       p / conv->width + dy, p % conv->width + dx);
+            }
+            *at(y, out, p) = (float)sum;
+        }
+}
+
+const struct compute_ops cpu_reference_ops = {
+    .linear = linear,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .activate = activate,
+    .gated_silu = gated_silu,
+    .gated_add = gated_add,
+    .blend = blend,
+    .guide = guide,
+    .rope = rope,
+    .attention = attention,
+    .copy = copy,
+    .transpose = transpose,
+    .patchify = patchify,
+    .unpatchify = unpatchify,
+    .group_norm = group_norm,
+    .affine = affine_op,
+    .conv2d = conv2d,
+};

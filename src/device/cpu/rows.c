@@ -1,0 +1,426 @@
+/*
+ * Operations that go over rows: norms, activations, gates, rotations, and moving elements about. A
+ * task is about GRAIN elements, so that small operands stay on the caller; nothing is summed up
+ * across tasks.
+ */
+#include "device/check.h"
+#include "device/cpu/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define GRAIN 16384 /* elements */
+
+/* One call: the operands that its piece function needs, and how it is cut. */
+struct rows_job {
+    const struct cpu_device *cpu;
+    void (*piece)(const struct rows_job *job, int64_t row, int64_t col, int64_t n);
+    struct matrix y, a, b, vector, scale;
+    float p, q;
+    enum activation activation;
+    enum rope_layout layout;
+    int64_t height, width, patch; /* of pictures */
+    int64_t tile_rows, tile_cols, tiles_across;
+};
+
+static void rows_task(void *arg, int64_t index, int worker)
+{
+    const struct rows_job *job = arg;
+    int64_t first = index / job->tiles_across * job->tile_rows;
+    int64_t col = index % job->tiles_across * job->tile_cols;
+    int64_t end = least(first + job->tile_rows, job->y.rows);
+
+    (void)worker;
+    for (int64_t row = first; row < end; row++)
+        job->piece(job, row, col, least(job->y.cols - col, job->tile_cols));
+}
+
+/* Runs job->piece over all of y; a piece may be part of a row unless `whole`. */
+static void run(struct rows_job *job, bool whole)
+{
+    int64_t cols = job->y.cols;
+
+    job->tile_cols = whole ? cols : least(cols, GRAIN);
+    job->tile_rows = cols < GRAIN ? GRAIN / cols : 1;
+    job->tiles_across = ceil_div(cols, job->tile_cols);
+    pool_run(
+        job->cpu->pool, job->tiles_across * ceil_div(job->y.rows, job->tile_rows), rows_task, job);
+}
+
+/* Where no element cares for its column, dense operands are one long row. */
+static void run_elements(struct rows_job *job)
+{
+    struct matrix *operands[] = {&job->y, &job->a, &job->b};
+    bool dense = true;
+
+    for (int i = 0; i < 3; i++)
+        dense = dense && (!operands[i]->addr || operands[i]->stride == operands[i]->cols);
+    for (int i = 0; dense && i < 3; i++) {
+        operands[i]->cols *= operands[i]->rows;
+        operands[i]->stride = operands[i]->cols;
+        operands[i]->rows = 1;
+    }
+    run(job, false);
+}
+
+static struct rows_job job_of(struct stream *stream, struct matrix y, struct matrix a,
+    struct matrix b, void (*piece)(const struct rows_job *, int64_t, int64_t, int64_t))
+{
+    return (struct rows_job){
+        .cpu = cpu_device(stream->device), .piece = piece, .y = y, .a = a, .b = b};
+}
+
+/* ---- norms ---- */
+
+/* The second half of a norm: gammas and scales are widened a piece at a time. */
+static void normalise(const struct rows_job *job, int64_t row, int64_t col, int64_t n,
+    struct matrix gamma, float about, float factor)
+{
+    const struct kernels *kernels = job->cpu->kernels;
+    float gamma_buffer[PIECE], scale_buffer[PIECE];
+
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t m = least(n - i, PIECE);
+
+        kernels->normalise(row_of(job->y, row) + col + i, row_of(job->a, row) + col + i, about,
+            factor, vector_piece(kernels, gamma, i, m, gamma_buffer),
+            vector_piece(kernels, job->scale, col + i, m, scale_buffer), m);
+    }
+}
+
+static void rms_norm_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    int64_t length = job->vector.addr ? job->vector.cols : n;
+
+    for (int64_t first = col; first < col + n; first += length) {
+        double squares = job->cpu->kernels->sum_squares(row_of(job->a, row) + first, 0, length);
+
+        normalise(job, row, first, length, job->vector, 0,
+            (float)(1 / sqrt(squares / (double)length + (double)job->p)));
+    }
+}
+
+static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, float eps)
+{
+    struct rows_job job = job_of(stream, y, x, MATRIX_NONE, rms_norm_piece);
+
+    check_rms_norm(y, x, gamma, scale);
+    job.vector = gamma;
+    job.scale = scale;
+    job.p = eps;
+    run(&job, true);
+}
+
+static void layer_norm_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    const float *x = row_of(job->a, row) + col;
+    float mean = (float)(job->cpu->kernels->sum(x, n) / (double)n);
+    double variance = job->cpu->kernels->sum_squares(x, mean, n) / (double)n;
+
+    normalise(job, row, col, n, MATRIX_NONE, mean, (float)(1 / sqrt(variance + (double)job->p)));
+}
+
+static void layer_norm(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
+{
+    struct rows_job job = job_of(stream, y, x, MATRIX_NONE, layer_norm_piece);
+
+    check_layer_norm(y, x, scale);
+    job.scale = scale;
+    job.p = eps;
+    run(&job, true);
+}
+
+/* A channel's mean and the sum of squares about it, left in `affine` (b) for group_norm. */
+static void channel_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    const float *x = row_of(job->y, row) + col;
+    float mean = (float)(job->cpu->kernels->sum(x, n) / (double)n);
+
+    row_of(job->b, 0)[row] = mean;
+    row_of(job->b, 1)[row] = (float)job->cpu->kernels->sum_squares(x, mean, n);
+}
+
+/* Folds a group's channels: the squares about the group's mean are those about each channel's own
+ * and the channels' distances from it. */
+static void fold_group(const struct kernels *kernels, struct matrix affine, int64_t first,
+    int64_t channels, double pixels, struct matrix gamma, struct matrix beta, float eps)
+{
+    float *slopes = row_of(affine, 0) + first, *offsets = row_of(affine, 1) + first;
+    double mean = 0, squares = 0, root;
+
+    for (int64_t c = 0; c < channels; c++)
+        mean += (double)slopes[c];
+    mean /= (double)channels;
+    for (int64_t c = 0; c < channels; c++) {
+        double distance = (double)slopes[c] - mean;
+
+        squares += (double)offsets[c] + distance * distance * pixels;
+    }
+    root = sqrt(squares / (pixels * (double)channels) + (double)eps);
+    for (int64_t c = 0; c < channels; c++) {
+        float buffer[2];
+        double g = (double)*vector_piece(kernels, gamma, first + c, 1, buffer);
+        double b = (double)*vector_piece(kernels, beta, first + c, 1, buffer + 1);
+
+        slopes[c] = (float)(g / root);
+        offsets[c] = (float)(b - mean * (g / root));
+    }
+}
+
+static void group_norm(struct stream *stream, struct matrix affine, struct matrix x,
+    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+{
+    /* Nothing is written to x: it is `y` only as what is gone over. */
+    struct rows_job job = job_of(stream, x, MATRIX_NONE, affine, channel_piece);
+    int64_t channels = x.rows / groups;
+
+    check_group_norm(affine, x, gamma, beta, groups);
+    run(&job, true);
+    for (int64_t first = 0; first < x.rows; first += channels)
+        fold_group(job.cpu->kernels, affine, first, channels, (double)x.cols, gamma, beta, eps);
+}
+
+/* ---- elements ---- */
+
+static void activate_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    job->cpu->kernels->activate(
+        row_of(job->y, row) + col, row_of(job->a, row) + col, job->activation, n);
+}
+
+static void activate(
+    struct stream *stream, struct matrix y, struct matrix x, enum activation activation)
+{
+    struct rows_job job = job_of(stream, y, x, MATRIX_NONE, activate_piece);
+
+    check_pair(y, x);
+    job.activation = activation;
+    run_elements(&job);
+}
+
+static void affine_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    job->cpu->kernels->affine(row_of(job->y, row) + col, row_of(job->a, row) + col,
+        row_of(job->b, 0)[row], row_of(job->b, 1)[row], job->activation, n);
+}
+
+static void affine(struct stream *stream, struct matrix y, struct matrix x,
+    struct matrix coefficients, enum activation activation)
+{
+    struct rows_job job = job_of(stream, y, x, coefficients, affine_piece);
+
+    check_affine(y, x, coefficients);
+    job.activation = activation;
+    run(&job, false);
+}
+
+static void gated_silu_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    job->cpu->kernels->gated_silu(
+        row_of(job->y, row) + col, row_of(job->a, row) + col, row_of(job->b, row) + col, n);
+}
+
+static void gated_silu(struct stream *stream, struct matrix y, struct matrix a, struct matrix b)
+{
+    struct rows_job job = job_of(stream, y, a, b, gated_silu_piece);
+
+    check_triple(y, a, b);
+    run_elements(&job);
+}
+
+static void gated_add_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    const struct kernels *kernels = job->cpu->kernels;
+    float buffer[PIECE];
+
+    for (int64_t i = col; i < col + n; i += PIECE) {
+        int64_t m = least(col + n - i, PIECE);
+
+        kernels->gated_add(row_of(job->y, row) + i,
+            vector_piece(kernels, job->vector, i, m, buffer), row_of(job->a, row) + i, m);
+    }
+}
+
+static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
+{
+    struct rows_job job = job_of(stream, y, x, MATRIX_NONE, gated_add_piece);
+
+    check_gated_add(y, gate, x);
+    job.vector = gate;
+    if (gate.addr)
+        run(&job, false);
+    else
+        run_elements(&job);
+}
+
+static void blend_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    float *y = row_of(job->y, row) + col;
+
+    job->cpu->kernels->blend(y, job->p, row_of(job->a, row) + col, job->q, y, n);
+}
+
+static void blend(struct stream *stream, struct matrix y, float a, struct matrix x, float b)
+{
+    struct rows_job job = job_of(stream, y, x, MATRIX_NONE, blend_piece);
+
+    check_pair(y, x);
+    job.p = a;
+    job.q = b;
+    run_elements(&job);
+}
+
+static void guide_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    job->cpu->kernels->guide(
+        row_of(job->y, row) + col, row_of(job->a, row) + col, row_of(job->b, row) + col, job->p, n);
+}
+
+static void guide(
+    struct stream *stream, struct matrix y, struct matrix cond, struct matrix uncond, float scale)
+{
+    struct rows_job job = job_of(stream, y, cond, uncond, guide_piece);
+
+    check_triple(y, cond, uncond);
+    job.p = scale;
+    run_elements(&job);
+}
+
+static void rope_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    int64_t length = job->vector.cols, pairs = length / 2;
+    const float *cosines = row_of(job->vector, row), *sines = cosines + pairs;
+
+    for (float *x = row_of(job->y, row) + col; n > 0; x += length, n -= length)
+        if (job->layout == ROPE_HALF)
+            job->cpu->kernels->rope_half(x, x + pairs, cosines, sines, pairs);
+        else
+            job->cpu->kernels->rope_interleaved(x, cosines, sines, pairs);
+}
+
+static void rope(
+    struct stream *stream, struct matrix x, struct matrix table, enum rope_layout layout)
+{
+    struct rows_job job = job_of(stream, x, MATRIX_NONE, MATRIX_NONE, rope_piece);
+
+    check_rope(x, table);
+    job.vector = table;
+    job.layout = layout;
+    run(&job, true);
+}
+
+/* ---- moving elements ---- */
+
+static void copy_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    job->cpu->kernels->widen(row_of(job->y, row) + col,
+        element_of(job->a, job->a.rows == 1 ? 0 : row, col), job->a.dtype, n);
+}
+
+static void copy(struct stream *stream, struct matrix y, struct matrix x)
+{
+    struct rows_job job = job_of(stream, y, x, MATRIX_NONE, copy_piece);
+
+    check_copy(y, x);
+    run(&job, false);
+}
+
+#define TRANSPOSE_BLOCK 32
+
+/* Rows [row, row + TRANSPOSE_BLOCK) of y, in square blocks: whole cache lines on both sides. `row`
+ * counts blocks. */
+static void transpose_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    int64_t first = row * TRANSPOSE_BLOCK, end = least(first + TRANSPOSE_BLOCK, job->a.cols);
+
+    for (int64_t block = col; block < col + n; block += TRANSPOSE_BLOCK)
+        for (int64_t r = first; r < end; r++)
+            for (int64_t c = block; c < least(block + TRANSPOSE_BLOCK, col + n); c++)
+                row_of(job->b, r)[c] = row_of(job->a, c)[r];
+}
+
+static void transpose(struct stream *stream, struct matrix y, struct matrix x)
+{
+    struct rows_job job = job_of(stream, y, x, y, transpose_piece);
+
+    check_transpose(y, x);
+    job.y.rows = ceil_div(y.rows, TRANSPOSE_BLOCK);
+    run(&job, false);
+}
+
+/* One row of tokens: where its patch's elements are in the picture. */
+static void patchify_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    int64_t patch = job->patch, across = job->width / patch, channels = job->a.rows;
+    int64_t corner = row / across * patch * job->width + row % across * patch;
+    float *to = row_of(job->y, row);
+
+    (void)col;
+    (void)n;
+    for (int64_t r = 0; r < patch; r++)
+        for (int64_t c = 0; c < patch; c++)
+            for (int64_t channel = 0; channel < channels; channel++)
+                *to++ = row_of(job->a, channel)[corner + r * job->width + c];
+}
+
+static void unpatchify_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    int64_t patch = job->patch, across = job->width / patch, channels = job->a.rows;
+    int64_t corner = row / across * patch * job->width + row % across * patch;
+    const float *from = row_of(job->y, row);
+
+    (void)col;
+    (void)n;
+    for (int64_t r = 0; r < patch; r++)
+        for (int64_t c = 0; c < patch; c++)
+            for (int64_t channel = 0; channel < channels; channel++)
+                row_of(job->a, channel)[corner + r * job->width + c] = *from++;
+}
+
+/* Both go over the tokens: `y` of the job, whichever way the elements move. */
+static void move_patches(struct stream *stream, struct matrix tokens, struct matrix picture,
+    int64_t height, int64_t width, int32_t patch,
+    void (*piece)(const struct rows_job *, int64_t, int64_t, int64_t))
+{
+    struct rows_job job = job_of(stream, tokens, picture, MATRIX_NONE, piece);
+
+    check_patches(tokens, picture, height, width, patch);
+    job.height = height;
+    job.width = width;
+    job.patch = patch;
+    run(&job, true);
+}
+
+static void patchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    move_patches(stream, y, x, height, width, patch, patchify_piece);
+}
+
+static void unpatchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    move_patches(stream, x, y, height, width, patch, unpatchify_piece);
+}
+
+const struct compute_ops cpu_fast_ops = {
+    .linear = cpu_linear,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .activate = activate,
+    .gated_silu = gated_silu,
+    .gated_add = gated_add,
+    .blend = blend,
+    .guide = guide,
+    .rope = rope,
+    .attention = cpu_attention,
+    .copy = copy,
+    .transpose = transpose,
+    .patchify = patchify,
+    .unpatchify = unpatchify,
+    .group_norm = group_norm,
+    .affine = affine,
+    .conv2d = cpu_conv2d,
+};

@@ -1,0 +1,197 @@
+/*
+ * The back-end contract: one arena, streams, events, asynchronous copies and the compute table.
+ *
+ * Order is the only promise. Work given to one stream happens in the order given; work in two
+ * streams is ordered by events alone. A back end may do work inside the call that gives it (the
+ * CPU's compute stream does) or later (its copy streams, CUDA).
+ *
+ * Failure. Calls that give work return nothing: they would have to be checked at every line of
+ * every model. What goes wrong is kept in the device, work after it is dropped, and
+ * stream_synchronize reports it. Wrong shapes are a bug in the caller: asserted.
+ *
+ * Results. Every operation's result is a function of its operands' values and shapes, never of
+ * addresses, thread counts or what else runs; so a model gives the same bits wherever its weights
+ * lie.
+ */
+#ifndef DEVICE_DEVICE_H
+#define DEVICE_DEVICE_H
+
+#include "base/error.h"
+#include "tensor/matrix.h"
+
+struct device;
+struct stream;
+struct event;
+
+enum activation {
+    ACTIVATION_NONE,
+    ACTIVATION_SILU,
+    ACTIVATION_TANH,
+    ACTIVATION_GELU_ERF,
+    ACTIVATION_GELU_TANH
+};
+
+enum rope_layout {
+    ROPE_INTERLEAVED, /* pairs (2i, 2i + 1) */
+    ROPE_HALF,        /* pairs (i, i + dim / 2) */
+};
+
+/* A stride-1, same-size convolution with a square kernel of 1 or 3 over [channels, height * width].
+ */
+struct conv {
+    int64_t height, width;      /* of the output */
+    int32_t kernel;             /* 1 or 3; zero padding of kernel / 2 */
+    int32_t upsample;           /* 1, or 2: the input is (height / 2) x (width / 2), read as if
+                                   nearest-upsampled */
+    bool accumulate;            /* y += instead of y =; the bias is added once either way */
+    struct matrix affine;       /* [2, in] or none: input channel c is read as x * affine[0, c] +
+                                   affine[1, c] ... */
+    enum activation activation; /* ... and then through this (NONE or SILU); padding stays zero */
+};
+
+/*
+ * The compute table. Activations (x, y, q, k, v, out, a, b) are F32; weights (w, bias, gamma) are
+ * F32, F16 or BF16 and are widened exactly. Sums are accumulated in F32 or wider. y may be x itself
+ * (same address and stride) where "in place" is said; otherwise operands do not overlap. Operands
+ * marked optional may be MATRIX_NONE. All vectors are [1, n].
+ */
+struct compute_ops {
+    /* y[m, n] = x[m, k] w[n, k]^T + bias[n]; bias optional. */
+    void (*linear)(
+        struct stream *, struct matrix y, struct matrix x, struct matrix w, struct matrix bias);
+
+    /*
+     * Each run of gamma.cols columns (of x.cols, if gamma is none) of each row:
+     * y = x / sqrt(mean(x^2) + eps) * gamma * (1 + scale). gamma, scale optional; scale has x.cols
+     * columns. In place.
+     */
+    void (*rms_norm)(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
+        struct matrix scale, float eps);
+
+    /* Each row: y = (x - mean) / sqrt(var + eps) * (1 + scale); scale optional. In place. */
+    void (*layer_norm)(
+        struct stream *, struct matrix y, struct matrix x, struct matrix scale, float eps);
+
+    /* y = f(x). In place. */
+    void (*activate)(struct stream *, struct matrix y, struct matrix x, enum activation activation);
+
+    /* y = silu(a) * b. y may be a or b. */
+    void (*gated_silu)(struct stream *, struct matrix y, struct matrix a, struct matrix b);
+
+    /* y += gate * x; gate [1, cols] optional (1). */
+    void (*gated_add)(struct stream *, struct matrix y, struct matrix gate, struct matrix x);
+
+    /* y = a x + b y. */
+    void (*blend)(struct stream *, struct matrix y, float a, struct matrix x, float b);
+
+    /* y = cond + scale (cond - uncond). y may be either. */
+    void (*guide)(
+        struct stream *, struct matrix y, struct matrix cond, struct matrix uncond, float scale);
+
+    /*
+     * Rotates each run of `table.cols` columns of row t by table row t, whose first half holds the
+     * cosines and second half the sines of table.cols / 2 pairs: (a, b) -> (a cos - b sin, b cos +
+     * a sin). In place only.
+     */
+    void (*rope)(struct stream *, struct matrix x, struct matrix table, enum rope_layout layout);
+
+    /*
+     * out[t, h] = softmax(scale q[t, h] k[:, g]^T) v[:, g], g = h * kv_heads / heads; head h is the
+     * h-th run of columns; q, out [tokens, heads * d], k, v [keys, kv_heads * d]. causal: key s is
+     * seen by query t only if s <= t. Never holds the full score matrix.
+     */
+    void (*attention)(struct stream *, struct matrix out, struct matrix q, struct matrix k,
+        struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
+
+    /* y = x widened to F32; an x of one row is repeated for every row of y. */
+    void (*copy)(struct stream *, struct matrix y, struct matrix x);
+
+    /* y[c, r] = x[r, c]. */
+    void (*transpose)(struct stream *, struct matrix y, struct matrix x);
+
+    /*
+     * x [channels, height * width] -> y [(height / patch) (width / patch), patch patch channels]:
+     * row = patch in raster order, column = (row in patch, column in patch, channel). unpatchify is
+     * the inverse.
+     */
+    void (*patchify)(struct stream *, struct matrix y, struct matrix x, int64_t height,
+        int64_t width, int32_t patch);
+    void (*unpatchify)(struct stream *, struct matrix y, struct matrix x, int64_t height,
+        int64_t width, int32_t patch);
+
+    /*
+     * Statistics of x [channels, pixels] over groups of channels / groups channels, folded with
+     * gamma and beta [1, channels] into affine [2, channels]: affine[0] = gamma / sqrt(var + eps),
+     * affine[1] = beta - mean affine[0].
+     */
+    void (*group_norm)(struct stream *, struct matrix affine, struct matrix x, struct matrix gamma,
+        struct matrix beta, int32_t groups, float eps);
+
+    /* y[c, p] = f(x[c, p] affine[0, c] + affine[1, c]). In place. */
+    void (*affine)(struct stream *, struct matrix y, struct matrix x, struct matrix affine,
+        enum activation activation);
+
+    /* y [out, height * width] = w [out, in kernel kernel] * x [in, input pixels] + bias; see struct
+     * conv. */
+    void (*conv2d)(struct stream *, struct matrix y, struct matrix x, struct matrix w,
+        struct matrix bias, const struct conv *conv);
+};
+
+struct device_ops {
+    const char *name; /* "cpu", "count" */
+
+    void (*destroy)(struct device *);
+
+    /* Reserves the one arena: `bytes` bytes at device->arena, aligned to 4096. Nothing else
+     * allocates. */
+    enum shoal_status (*arena_reserve)(
+        struct device *, uint64_t bytes, struct shoal_error *) SHOAL_CHECKED;
+    void (*arena_release)(struct device *);
+    /* Optional. Says that a span is in use or free, so that a checking build can catch strays. */
+    void (*arena_mark)(struct device *, device_addr addr, uint64_t bytes, bool used);
+
+    /* A copy stream (for copy_in and copy_out only) runs beside the compute stream. */
+    enum shoal_status (*stream_create)(
+        struct device *, bool copy, struct stream **, struct shoal_error *) SHOAL_CHECKED;
+    void (*stream_destroy)(struct stream **); /* waits for its work first */
+    /* Waits until all work given is done; reports the first failure since the last call. */
+    enum shoal_status (*stream_synchronize)(struct stream *, struct shoal_error *) SHOAL_CHECKED;
+
+    /* An event starts out as having happened. Recording it again makes it pending again. */
+    enum shoal_status (*event_create)(
+        struct device *, struct event **, struct shoal_error *) SHOAL_CHECKED;
+    void (*event_destroy)(struct event **); /* not while a stream still has to record or await it */
+    void (*event_record)(struct stream *, struct event *);
+    void (*event_wait)(struct stream *, struct event *); /* the stream waits; the host need not */
+
+    /* The host side must stay valid and unchanged until the stream has passed the copy. */
+    void (*copy_in)(struct stream *, device_addr to, const void *from, uint64_t bytes);
+    void (*copy_out)(struct stream *, void *to, device_addr from, uint64_t bytes);
+
+    const struct compute_ops *compute;
+};
+
+/* What every back end's device, stream and event begin with. */
+struct device {
+    const struct device_ops *ops;
+    device_addr arena;
+    uint64_t arena_bytes;
+};
+
+struct stream {
+    struct device *device;
+};
+
+/* Operands that are left out have no address. */
+static inline bool matrix_given(struct matrix m)
+{
+    return m.addr != 0;
+}
+
+static inline void device_destroy(struct device **device)
+{
+    if (*device) (*device)->ops->destroy(*device);
+    *device = NULL;
+}
+
+#endif

@@ -1,0 +1,351 @@
+/*
+ * The promises, on shoal-mini and through the public header only: the same bytes whatever the
+ * budget, slots, residents, buffer and lanes; a peak that is the plan's to the byte; a least budget
+ * that works, where one byte less is refused before anything runs.
+ */
+#include "support.h"
+
+#include "shoal/shoal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MODEL "models/shoal-mini"
+#define LONG_RUN 2 /* steps: enough for the ring to wrap from one to the next */
+
+static struct shoal_model *model;
+
+static int open_model(void **state)
+{
+    struct shoal_error error = {0};
+
+    (void)state;
+    if (shoal_model_open(&(struct shoal_model_paths){.model = MODEL}, &model, &error)) {
+        fprintf(stderr, "%s\n", error.text);
+        return -1;
+    }
+    return 0;
+}
+
+static int close_model(void **state)
+{
+    (void)state;
+    shoal_model_close(&model);
+    return 0;
+}
+
+static struct shoal_request request(void)
+{
+    struct shoal_request r;
+
+    shoal_request_init(&r, model);
+    r.prompt = "a cat wearing a hat";
+    r.steps = LONG_RUN;
+    r.cfg = 3;
+    r.seed = 7;
+    r.threads = 2;
+    return r;
+}
+
+static struct shoal_plan *plan_for(const struct shoal_request *r)
+{
+    struct shoal_error error = {0};
+    struct shoal_plan *plan = NULL;
+
+    assert_ok(shoal_plan_create(model, r, &plan, &error));
+    return plan;
+}
+
+static struct shoal_plan_summary summary_of(const struct shoal_request *r)
+{
+    struct shoal_plan *plan = plan_for(r);
+    struct shoal_plan_summary s;
+
+    shoal_plan_summarise(plan, &s);
+    shoal_plan_destroy(&plan);
+    return s;
+}
+
+/* FNV-1a over latents and pixels of every picture. */
+static uint64_t hash_of(const struct shoal_result *result)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    for (int32_t i = 0; i < shoal_result_count(result); i++) {
+        struct shoal_image image;
+
+        shoal_result_image(result, i, &image);
+        const uint8_t *latents = (const uint8_t *)image.latents;
+
+        for (size_t k = 0; k < image.latent_count * sizeof(float); k++)
+            hash = (hash ^ latents[k]) * 0x100000001b3u;
+        for (size_t k = 0; k < (size_t)image.width * (size_t)image.height * 3; k++)
+            hash = (hash ^ image.rgb[k]) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+/* Runs it; checks that the peak and the bytes copied are the plan's. */
+static uint64_t run(const struct shoal_request *r)
+{
+    struct shoal_error error = {0};
+    struct shoal_plan *plan = plan_for(r);
+    struct shoal_result *result = NULL;
+    struct shoal_plan_summary planned;
+    struct shoal_report report;
+    uint64_t hash;
+
+    shoal_plan_summarise(plan, &planned);
+    assert_true(planned.fits);
+    assert_true(planned.peak_vram_bytes <= r->vram_bytes);
+    assert_ok(shoal_run(plan, NULL, &result, &error));
+    shoal_result_report(result, &report);
+    assert_int_equal(report.peak_vram_bytes, planned.peak_vram_bytes);
+    hash = hash_of(result);
+    shoal_result_destroy(&result);
+    shoal_plan_destroy(&plan);
+    return hash;
+}
+
+static void test_budgets(void **state)
+{
+    struct shoal_request r = request();
+    const struct shoal_plan_summary s = summary_of(&r);
+    uint64_t reference = run(&r);
+
+    (void)state;
+    assert_int_equal(s.resident_blocks, s.blocks);
+    r.vram_bytes = s.full_vram_bytes;
+    assert_int_equal(summary_of(&r).step_copy_bytes, 0);
+    r.vram_bytes--;
+    assert_int_not_equal(summary_of(&r).step_copy_bytes, 0);
+    for (int percent = 75; percent >= 0; percent -= 25) {
+        r.vram_bytes =
+            s.least_vram_bytes + (s.full_vram_bytes - s.least_vram_bytes) * (uint64_t)percent / 100;
+        assert_int_equal(run(&r), reference);
+    }
+}
+
+static void test_slots_and_buffers(void **state)
+{
+    struct shoal_request r = request();
+    uint64_t reference = run(&r);
+
+    (void)state;
+    r.resident_blocks = 0;
+    for (r.prefetch_slots = 2; r.prefetch_slots <= 6; r.prefetch_slots++)
+        assert_int_equal(run(&r), reference);
+    r.prefetch_slots = SHOAL_AUTO;
+    r.buffer = SHOAL_BUFFER_SINGLE;
+    assert_int_equal(run(&r), reference);
+    r.buffer = SHOAL_BUFFER_DOUBLE;
+    assert_int_equal(run(&r), reference);
+}
+
+static void test_residents(void **state)
+{
+    struct shoal_request r = request();
+    int32_t blocks = summary_of(&r).blocks;
+    uint64_t reference = run(&r);
+
+    (void)state;
+    for (r.resident_blocks = 0; r.resident_blocks <= blocks; r.resident_blocks++)
+        assert_int_equal(run(&r), reference);
+}
+
+/* Pictures of one run are the pictures of runs of their own, whoever shares a pass. */
+static void test_lanes_and_counts(void **state)
+{
+    struct shoal_request r = request();
+    uint64_t reference;
+
+    (void)state;
+    r.count = 2;
+    r.resident_blocks = 1;
+    reference = run(&r);
+    for (r.lanes = 1; r.lanes <= 4; r.lanes++)
+        assert_int_equal(run(&r), reference);
+
+    struct shoal_error error = {0};
+    struct shoal_result *pair = NULL, *single = NULL;
+    struct shoal_image a, b;
+
+    r.lanes = SHOAL_AUTO;
+    struct shoal_plan *plan = plan_for(&r);
+
+    assert_ok(shoal_run(plan, NULL, &pair, &error));
+    shoal_plan_destroy(&plan);
+    r.count = 1;
+    r.seed++;
+    plan = plan_for(&r);
+    assert_ok(shoal_run(plan, NULL, &single, &error));
+    shoal_plan_destroy(&plan);
+    shoal_result_image(pair, 1, &a);
+    shoal_result_image(single, 0, &b);
+    assert_int_equal(a.seed, b.seed);
+    assert_memory_equal(a.latents, b.latents, a.latent_count * sizeof(float));
+    shoal_result_destroy(&pair);
+    shoal_result_destroy(&single);
+}
+
+static void test_threads_do_not_matter(void **state)
+{
+    struct shoal_request r = request();
+    uint64_t reference = run(&r);
+
+    (void)state;
+    for (r.threads = 1; r.threads <= 3; r.threads += 2)
+        assert_int_equal(run(&r), reference);
+}
+
+static void test_hard_cap(void **state)
+{
+    struct shoal_error error = {0};
+    struct shoal_request r = request();
+    uint64_t least = summary_of(&r).least_vram_bytes;
+    struct shoal_result *result = NULL;
+    char bytes[32];
+
+    (void)state;
+    r.vram_bytes = least - 1;
+    struct shoal_plan *plan = plan_for(&r);
+
+    snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)least);
+    assert_non_null(strstr(shoal_plan_text(plan), bytes));
+    assert_int_equal(shoal_run(plan, NULL, &result, &error), SHOAL_E_BUDGET);
+    assert_non_null(strstr(error.text, bytes));
+    assert_null(result);
+    shoal_plan_destroy(&plan);
+    r.vram_bytes = least;
+    assert_int_equal(run(&r), run(&(struct shoal_request){
+                                  .prompt = r.prompt,
+                                  .width = r.width,
+                                  .height = r.height,
+                                  .steps = r.steps,
+                                  .count = 1,
+                                  .cfg = r.cfg,
+                                  .shift = r.shift,
+                                  .seed = r.seed,
+                                  .vram_bytes = SHOAL_UNLIMITED,
+                                  .ram_bytes = SHOAL_UNLIMITED,
+                                  .resident_blocks = SHOAL_AUTO,
+                                  .prefetch_slots = SHOAL_AUTO,
+                                  .lanes = SHOAL_AUTO,
+                              }));
+}
+
+/* Every option alone has its own least budget, and it works. */
+static void test_least_budget_of_options(void **state)
+{
+    struct shoal_request cases[5];
+
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        cases[i] = request();
+    cases[0].prefetch_slots = 3;
+    cases[1].resident_blocks = 2;
+    cases[2].buffer = SHOAL_BUFFER_DOUBLE;
+    cases[3].lanes = 2;
+    cases[4].height = 256; /* the VAE is the largest phase */
+    cases[4].steps = 1;
+    for (int i = 0; i < 5; i++) {
+        struct shoal_plan_summary s = summary_of(&cases[i]);
+
+        cases[i].vram_bytes = s.least_vram_bytes - 1;
+        assert_false(summary_of(&cases[i]).fits);
+        cases[i].vram_bytes = s.least_vram_bytes;
+        assert_true(summary_of(&cases[i]).fits);
+        run(&cases[i]);
+    }
+}
+
+/* ---- cancelling ---- */
+
+struct stopper {
+    int left; /* polls until the answer is yes */
+    int reports;
+};
+
+static bool stop_after(void *user)
+{
+    return ((struct stopper *)user)->left-- <= 0;
+}
+
+static void count_report(void *user, const struct shoal_progress *progress)
+{
+    assert_true(progress->block <= progress->blocks);
+    assert_true(progress->step <= progress->steps);
+    ((struct stopper *)user)->reports++;
+}
+
+static void test_cancel_anywhere(void **state)
+{
+    struct shoal_request r = request();
+
+    (void)state;
+    r.resident_blocks = 0;
+    for (int polls = 0; polls < 60; polls += 7) {
+        struct stopper stopper = {.left = polls};
+        const struct shoal_callbacks callbacks = {&stopper, count_report, stop_after};
+        struct shoal_error error = {0};
+        struct shoal_result *result = NULL;
+        struct shoal_plan *plan = plan_for(&r);
+        enum shoal_status status = shoal_run(plan, &callbacks, &result, &error);
+
+        if (stopper.left < 0) {
+            assert_int_equal(status, SHOAL_E_CANCELLED);
+            assert_null(result);
+        } else {
+            assert_int_equal(status, SHOAL_OK);
+            assert_true(stopper.reports > 0);
+        }
+        shoal_result_destroy(&result);
+        shoal_plan_destroy(&plan);
+    }
+}
+
+static void test_bad_requests(void **state)
+{
+    struct shoal_request cases[10];
+    static const char *const names[10] = {"prompt", "width", "height", "steps", "count", "cfg",
+        "shift", "sampler", "resident blocks", "device"};
+
+    (void)state;
+    for (int i = 0; i < 10; i++)
+        cases[i] = request();
+    cases[0].prompt = NULL;
+    cases[1].width = 100;
+    cases[2].height = 0;
+    cases[3].steps = 0;
+    cases[4].count = 65;
+    cases[5].cfg = -1;
+    cases[6].shift = 0;
+    cases[7].sampler = "nonesuch";
+    cases[8].resident_blocks = 1000;
+    cases[9].device = "toaster";
+    for (int i = 0; i < 10; i++) {
+        struct shoal_error error = {0};
+        struct shoal_plan *plan = NULL;
+
+        assert_int_not_equal(shoal_plan_create(model, &cases[i], &plan, &error), SHOAL_OK);
+        assert_non_null(strstr(error.text, names[i]));
+        assert_null(plan);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_slots_and_buffers),
+        cmocka_unit_test(test_residents),
+        cmocka_unit_test(test_lanes_and_counts),
+        cmocka_unit_test(test_threads_do_not_matter),
+        cmocka_unit_test(test_hard_cap),
+        cmocka_unit_test(test_least_budget_of_options),
+        cmocka_unit_test(test_cancel_anywhere),
+        cmocka_unit_test(test_bad_requests),
+    };
+
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}

@@ -1,0 +1,73 @@
+/* A self-attention residual. */
+#include "layers/attention.h"
+
+#include "layers/chunk.h"
+
+#include <math.h>
+
+/* All keys and values: kv [tokens, 2 kv_heads head_dim]. */
+static void keys_and_values(
+    struct exec *x, struct matrix hidden, const struct attention_layer *l, struct matrix kv)
+{
+    int64_t q_dim = (int64_t)l->heads * l->head_dim, kv_dim = (int64_t)l->kv_heads * l->head_dim;
+    int64_t step = chunk_rows(hidden.rows);
+    struct matrix normed = exec_alloc(x, step, hidden.cols);
+    struct matrix keys = matrix_cols(kv, 0, kv_dim);
+
+    for (int64_t t = 0; t < hidden.rows; t += step) {
+        int64_t count = hidden.rows - t < step ? hidden.rows - t : step;
+        struct matrix n = matrix_rows(normed, 0, count);
+
+        x->ops->rms_norm(x->stream, n, matrix_rows(hidden, t, count), l->norm, l->scale, l->eps);
+        x->ops->linear(x->stream, matrix_rows(kv, t, count), n,
+            matrix_rows(l->qkv, q_dim, 2 * kv_dim), MATRIX_NONE);
+    }
+    exec_free(x, &normed);
+    x->ops->rms_norm(x->stream, keys, keys, l->k_norm, MATRIX_NONE, l->head_eps);
+    x->ops->rope(x->stream, keys, l->rope, l->layout);
+}
+
+/* Rows [t, t + count) of hidden; a and b have room for count rows of dim or q_dim numbers. */
+static void attend(struct exec *x, struct matrix hidden, const struct attention_layer *l,
+    struct matrix kv, int64_t t, int64_t count, device_addr a, device_addr b)
+{
+    int64_t q_dim = (int64_t)l->heads * l->head_dim, kv_dim = (int64_t)l->kv_heads * l->head_dim;
+    struct matrix rows = matrix_rows(hidden, t, count);
+    struct matrix normed = matrix_at(a, DTYPE_F32, count, hidden.cols);
+    struct matrix queries = matrix_at(b, DTYPE_F32, count, q_dim);
+    struct matrix attended = matrix_at(a, DTYPE_F32, count, q_dim);
+    struct matrix projected = matrix_at(b, DTYPE_F32, count, hidden.cols);
+
+    x->ops->rms_norm(x->stream, normed, rows, l->norm, l->scale, l->eps);
+    x->ops->linear(x->stream, queries, normed, matrix_rows(l->qkv, 0, q_dim), MATRIX_NONE);
+    x->ops->rms_norm(x->stream, queries, queries, l->q_norm, MATRIX_NONE, l->head_eps);
+    x->ops->rope(x->stream, queries, matrix_rows(l->rope, t, count), l->layout);
+    x->ops->attention(x->stream, attended, queries, matrix_cols(kv, 0, kv_dim),
+        matrix_cols(kv, kv_dim, kv_dim), l->heads, l->kv_heads, 1.0f / sqrtf((float)l->head_dim),
+        l->causal);
+    x->ops->linear(x->stream, projected, attended, l->out, MATRIX_NONE);
+    if (matrix_given(l->post_norm))
+        x->ops->rms_norm(x->stream, projected, projected, l->post_norm, MATRIX_NONE, l->eps);
+    x->ops->gated_add(x->stream, rows, l->gate, projected);
+}
+
+void attention_add(struct exec *x, struct matrix hidden, const struct attention_layer *l)
+{
+    int64_t q_dim = (int64_t)l->heads * l->head_dim, kv_dim = (int64_t)l->kv_heads * l->head_dim;
+    int64_t widest = q_dim > hidden.cols ? q_dim : hidden.cols;
+    /* Causal attention counts queries from the first key, so they stay together. */
+    int64_t step = l->causal ? hidden.rows : chunk_rows(hidden.rows);
+    struct matrix kv = exec_alloc(x, hidden.rows, 2 * kv_dim), a, b;
+
+    keys_and_values(x, hidden, l, kv);
+    a = exec_alloc(x, step, widest);
+    b = exec_alloc(x, step, widest);
+    for (int64_t t = 0; t < hidden.rows; t += step) {
+        int64_t count = hidden.rows - t < step ? hidden.rows - t : step;
+
+        attend(x, hidden, l, kv, t, count, a.addr, b.addr);
+    }
+    exec_free(x, &b);
+    exec_free(x, &a);
+    exec_free(x, &kv);
+}

@@ -1,0 +1,31 @@
+/* A self-attention residual: norm, qkv, per-head norms, rotary positions, attention, projection. */
+#ifndef LAYERS_ATTENTION_H
+#define LAYERS_ATTENTION_H
+
+#include "layers/exec.h"
+
+struct attention_layer {
+    int32_t heads, kv_heads, head_dim;
+    float eps, head_eps;          /* of norm and post_norm; of q_norm and k_norm */
+    struct matrix norm;           /* [1, dim] */
+    struct matrix scale;          /* [1, dim], optional */
+    struct matrix qkv;            /* [(heads + 2 kv_heads) head_dim, dim] */
+    struct matrix q_norm, k_norm; /* [1, head_dim] */
+    struct matrix out;            /* [dim, heads head_dim] */
+    struct matrix post_norm;      /* [1, dim], optional */
+    struct matrix gate;           /* [1, dim], optional */
+    struct matrix rope;           /* [tokens, head_dim] */
+    enum rope_layout layout;
+    bool causal;
+};
+
+/*
+ * hidden [tokens, dim] += gate * post_norm(out(attention(qkv(norm(hidden) * (1 + scale))))).
+ *
+ * Scratch: k and v of all tokens, and two rows' worth of activations for each token of a chunk.
+ * Keys and values come first, for all tokens; then each chunk's queries are attended with and its
+ * rows of `hidden` updated. The chunks depend on the number of tokens only.
+ */
+void attention_add(struct exec *x, struct matrix hidden, const struct attention_layer *layer);
+
+#endif

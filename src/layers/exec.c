@@ -1,0 +1,184 @@
+/* Scratch from the top of the arena, copies, and operations that stop at the first failure. */
+#include "layers/exec.h"
+
+#include "base/size.h"
+
+/* ---- the table that does nothing, in force after a failure ---- */
+
+static void skip_linear(
+    struct stream *s, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    (void)s, (void)y, (void)x, (void)w, (void)bias;
+}
+
+static void skip_rms_norm(struct stream *s, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, float eps)
+{
+    (void)s, (void)y, (void)x, (void)gamma, (void)scale, (void)eps;
+}
+
+static void skip_layer_norm(
+    struct stream *s, struct matrix y, struct matrix x, struct matrix scale, float eps)
+{
+    (void)s, (void)y, (void)x, (void)scale, (void)eps;
+}
+
+static void skip_activate(
+    struct stream *s, struct matrix y, struct matrix x, enum activation activation)
+{
+    (void)s, (void)y, (void)x, (void)activation;
+}
+
+static void skip_triple(struct stream *s, struct matrix y, struct matrix a, struct matrix b)
+{
+    (void)s, (void)y, (void)a, (void)b;
+}
+
+static void skip_blend(struct stream *s, struct matrix y, float a, struct matrix x, float b)
+{
+    (void)s, (void)y, (void)a, (void)x, (void)b;
+}
+
+static void skip_guide(
+    struct stream *s, struct matrix y, struct matrix cond, struct matrix uncond, float scale)
+{
+    (void)s, (void)y, (void)cond, (void)uncond, (void)scale;
+}
+
+static void skip_rope(
+    struct stream *s, struct matrix x, struct matrix table, enum rope_layout layout)
+{
+    (void)s, (void)x, (void)table, (void)layout;
+}
+
+static void skip_attention(struct stream *s, struct matrix out, struct matrix q, struct matrix k,
+    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+{
+    (void)s, (void)out, (void)q, (void)k, (void)v, (void)heads, (void)kv_heads;
+    (void)scale, (void)causal;
+}
+
+static void skip_pair(struct stream *s, struct matrix y, struct matrix x)
+{
+    (void)s, (void)y, (void)x;
+}
+
+static void skip_patches(struct stream *s, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    (void)s, (void)y, (void)x, (void)height, (void)width, (void)patch;
+}
+
+static void skip_group_norm(struct stream *s, struct matrix affine, struct matrix x,
+    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+{
+    (void)s, (void)affine, (void)x, (void)gamma, (void)beta, (void)groups, (void)eps;
+}
+
+static void skip_affine(struct stream *s, struct matrix y, struct matrix x, struct matrix affine,
+    enum activation activation)
+{
+    (void)s, (void)y, (void)x, (void)affine, (void)activation;
+}
+
+static void skip_conv2d(struct stream *s, struct matrix y, struct matrix x, struct matrix w,
+    struct matrix bias, const struct conv *conv)
+{
+    (void)s, (void)y, (void)x, (void)w, (void)bias, (void)conv;
+}
+
+static const struct compute_ops skip_ops = {
+    .linear = skip_linear,
+    .rms_norm = skip_rms_norm,
+    .layer_norm = skip_layer_norm,
+    .activate = skip_activate,
+    .gated_silu = skip_triple,
+    .gated_add = skip_triple,
+    .blend = skip_blend,
+    .guide = skip_guide,
+    .rope = skip_rope,
+    .attention = skip_attention,
+    .copy = skip_pair,
+    .transpose = skip_pair,
+    .patchify = skip_patches,
+    .unpatchify = skip_patches,
+    .group_norm = skip_group_norm,
+    .affine = skip_affine,
+    .conv2d = skip_conv2d,
+};
+
+/* ---- scratch ---- */
+
+void exec_init(struct exec *x, struct device *device, struct stream *stream, struct region *scratch,
+    device_addr scratch_top)
+{
+    *x = (struct exec){
+        .device = device,
+        .stream = stream,
+        .ops = device->ops->compute,
+        .scratch = scratch,
+        .scratch_top = scratch_top,
+    };
+}
+
+/* A region's spans begin at aligned offsets, so counted from the top they end at aligned
+ * addresses; with aligned sizes they begin at aligned ones too. */
+static uint64_t span_bytes(struct matrix m)
+{
+    return size_align((uint64_t)m.rows * (uint64_t)m.cols * sizeof(float), REGION_ALIGNMENT);
+}
+
+static enum shoal_status allocate(struct exec *x, struct matrix *m)
+{
+    uint64_t bytes, offset;
+
+    if (m->rows < 1 || m->cols < 1 || !size_mul((uint64_t)m->rows, (uint64_t)m->cols, &bytes) ||
+        bytes > (UINT64_MAX >> 8))
+        FAIL(&x->error, SHOAL_E_BUDGET, "no memory can hold a matrix of %lld x %lld numbers",
+            (long long)m->rows, (long long)m->cols);
+    bytes = span_bytes(*m);
+    TRY(region_alloc(x->scratch, bytes, &offset, &x->error));
+    m->addr = x->scratch_top - offset - bytes;
+    if (x->device->ops->arena_mark) x->device->ops->arena_mark(x->device, m->addr, bytes, true);
+    return SHOAL_OK;
+}
+
+struct matrix exec_alloc(struct exec *x, int64_t rows, int64_t cols)
+{
+    struct matrix m = matrix_at(0, DTYPE_F32, rows, cols);
+
+    if (x->error.status) return m;
+    if (allocate(x, &m)) x->ops = &skip_ops;
+    return m;
+}
+
+void exec_free(struct exec *x, struct matrix *m)
+{
+    if (m->addr) {
+        uint64_t bytes = span_bytes(*m);
+
+        if (x->device->ops->arena_mark)
+            x->device->ops->arena_mark(x->device, m->addr, bytes, false);
+        region_free(x->scratch, x->scratch_top - m->addr - bytes);
+    }
+    *m = MATRIX_NONE;
+}
+
+/* ---- copies ---- */
+
+static uint64_t dense_bytes(struct matrix m)
+{
+    return (uint64_t)m.rows * (uint64_t)m.cols * sizeof(float);
+}
+
+void exec_upload(struct exec *x, struct matrix to, const float *from)
+{
+    if (x->error.status) return;
+    x->device->ops->copy_in(x->stream, to.addr, from, dense_bytes(to));
+}
+
+void exec_download(struct exec *x, float *to, struct matrix from)
+{
+    if (x->error.status) return;
+    x->device->ops->copy_out(x->stream, to, from.addr, dense_bytes(from));
+}

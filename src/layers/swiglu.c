@@ -1,0 +1,29 @@
+/* A gated feed-forward residual. */
+#include "layers/swiglu.h"
+
+#include "layers/chunk.h"
+
+void swiglu_add(struct exec *x, struct matrix hidden, const struct swiglu_layer *l)
+{
+    int64_t step = chunk_rows(hidden.rows), ffn_dim = l->w1.rows;
+    struct matrix normed = exec_alloc(x, step, hidden.cols);
+    struct matrix a = exec_alloc(x, step, ffn_dim), b = exec_alloc(x, step, ffn_dim);
+
+    for (int64_t t = 0; t < hidden.rows; t += step) {
+        int64_t count = hidden.rows - t < step ? hidden.rows - t : step;
+        struct matrix rows = matrix_rows(hidden, t, count), n = matrix_rows(normed, 0, count);
+        struct matrix gated = matrix_rows(a, 0, count), linear = matrix_rows(b, 0, count);
+
+        x->ops->rms_norm(x->stream, n, rows, l->norm, l->scale, l->eps);
+        x->ops->linear(x->stream, gated, n, l->w1, MATRIX_NONE);
+        x->ops->linear(x->stream, linear, n, l->w3, MATRIX_NONE);
+        x->ops->gated_silu(x->stream, gated, gated, linear);
+        x->ops->linear(x->stream, n, gated, l->w2, MATRIX_NONE); /* n is free again */
+        if (matrix_given(l->post_norm))
+            x->ops->rms_norm(x->stream, n, n, l->post_norm, MATRIX_NONE, l->eps);
+        x->ops->gated_add(x->stream, rows, l->gate, n);
+    }
+    exec_free(x, &b);
+    exec_free(x, &a);
+    exec_free(x, &normed);
+}

@@ -1,0 +1,515 @@
+/*
+ * Z-Image's diffusion transformer: opening it and its forward functions.
+ *
+ * The joint sequence is image then caption, each padded to a multiple of 32 with its learned pad
+ * token; nothing is masked. The image's tokens go through the noise refiner by themselves, the
+ * caption's through the context refiner (which sees no timestep, so once for each prompt), and
+ * both through the layers.
+ */
+#include "models/dit/zimage.h"
+
+#include "base/memory.h"
+#include "base/size.h"
+#include "layers/attention.h"
+#include "layers/rope.h"
+#include "layers/swiglu.h"
+#include "layers/timestep.h"
+#include "models/source.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define HEAD_NORM_EPS 1e-5f
+#define FINAL_NORM_EPS 1e-6f
+#define MAX_TOKENS (1 << 20) /* of a caption, and of an image */
+#define MAX_STEPS 100000
+
+enum { CONTEXT_CAP_NORM, CONTEXT_CAP, CONTEXT_CAP_BIAS, CONTEXT_PAD };
+
+enum {
+    STEP_X,
+    STEP_X_BIAS,
+    STEP_T1,
+    STEP_T1_BIAS,
+    STEP_T2,
+    STEP_T2_BIAS,
+    STEP_PAD,
+    STEP_FINAL_SCALE,
+    STEP_FINAL_SCALE_BIAS,
+    STEP_FINAL,
+    STEP_FINAL_BIAS,
+};
+
+enum {
+    LAYER_NORM1,
+    LAYER_QKV,
+    LAYER_Q_NORM,
+    LAYER_K_NORM,
+    LAYER_OUT,
+    LAYER_NORM2,
+    LAYER_FFN_NORM1,
+    LAYER_W1,
+    LAYER_W3,
+    LAYER_W2,
+    LAYER_FFN_NORM2,
+    LAYER_MODULATION, /* not in the context refiner */
+    LAYER_MODULATION_BIAS,
+};
+
+const struct zimage_config *zimage_config(const struct model *model)
+{
+    return model->config;
+}
+
+/* ---- forward: a layer ---- */
+
+static struct attention_layer attention_of(
+    const struct zimage_config *config, const struct matrix *weights, struct matrix rope)
+{
+    return (struct attention_layer){
+        .heads = config->heads,
+        .kv_heads = config->heads,
+        .head_dim = config->head_dim,
+        .eps = config->norm_eps,
+        .head_eps = HEAD_NORM_EPS,
+        .norm = weights[LAYER_NORM1],
+        .qkv = weights[LAYER_QKV],
+        .q_norm = weights[LAYER_Q_NORM],
+        .k_norm = weights[LAYER_K_NORM],
+        .out = weights[LAYER_OUT],
+        .post_norm = weights[LAYER_NORM2],
+        .rope = rope,
+        .layout = ROPE_INTERLEAVED,
+    };
+}
+
+static struct swiglu_layer swiglu_of(
+    const struct zimage_config *config, const struct matrix *weights)
+{
+    return (struct swiglu_layer){
+        .eps = config->norm_eps,
+        .norm = weights[LAYER_FFN_NORM1],
+        .w1 = weights[LAYER_W1],
+        .w3 = weights[LAYER_W3],
+        .w2 = weights[LAYER_W2],
+        .post_norm = weights[LAYER_FFN_NORM2],
+    };
+}
+
+static void context_layer(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    const struct zimage_config *config = block->config;
+    struct zimage_prompt *prompt = lane;
+    struct attention_layer attention = attention_of(
+        config, weights, matrix_rows(prompt->rope, prompt->image_padded, prompt->padded));
+    struct swiglu_layer swiglu = swiglu_of(config, weights);
+
+    attention_add(x, prompt->context, &attention);
+    swiglu_add(x, prompt->context, &swiglu);
+}
+
+/* Rows [0, rows) of the lane's sequence. */
+static void modulated_layer(struct exec *x, const struct block *block, const struct matrix *weights,
+    struct zimage_lane *lane, int64_t rows)
+{
+    const struct zimage_config *config = block->config;
+    struct matrix hidden = matrix_rows(lane->hidden, 0, rows);
+    struct matrix modulation = exec_alloc(x, 1, 4 * config->dim);
+    struct attention_layer attention =
+        attention_of(config, weights, matrix_rows(lane->prompt->rope, 0, rows));
+    struct swiglu_layer swiglu = swiglu_of(config, weights);
+
+    x->ops->linear(x->stream, modulation, lane->time, weights[LAYER_MODULATION],
+        weights[LAYER_MODULATION_BIAS]);
+    attention.scale = matrix_cols(modulation, 0, config->dim);
+    attention.gate = matrix_cols(modulation, config->dim, config->dim);
+    swiglu.scale = matrix_cols(modulation, 2 * config->dim, config->dim);
+    swiglu.gate = matrix_cols(modulation, 3 * config->dim, config->dim);
+    x->ops->activate(x->stream, attention.gate, attention.gate, ACTIVATION_TANH);
+    x->ops->activate(x->stream, swiglu.gate, swiglu.gate, ACTIVATION_TANH);
+
+    attention_add(x, hidden, &attention);
+    swiglu_add(x, hidden, &swiglu);
+    exec_free(x, &modulation);
+}
+
+static void noise_layer(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    struct zimage_lane *l = lane;
+
+    modulated_layer(x, block, weights, l, l->prompt->image_padded);
+}
+
+static void joint_layer(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    struct zimage_lane *l = lane;
+
+    modulated_layer(x, block, weights, l, l->hidden.rows);
+}
+
+/* ---- forward: the passes' ends ---- */
+
+/* Rows [used, hidden.rows) become the pad token. */
+static void pad(struct exec *x, struct matrix hidden, int64_t used, struct matrix token)
+{
+    if (used < hidden.rows)
+        x->ops->copy(x->stream, matrix_rows(hidden, used, hidden.rows - used), token);
+}
+
+static void context_begin(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    const struct zimage_config *config = block->config;
+    struct zimage_prompt *p = lane;
+    struct matrix features;
+
+    p->times = exec_alloc(x, p->steps, ZIMAGE_FREQUENCIES);
+    p->rope = exec_alloc(x, p->image_padded + p->padded, config->head_dim);
+    p->context = exec_alloc(x, p->padded, config->dim);
+    features = exec_alloc(x, p->tokens, config->cap_dim);
+    exec_upload(x, p->times, p->host_times);
+    exec_upload(x, p->rope, p->host_rope);
+    exec_upload(x, features, p->features);
+
+    x->ops->rms_norm(
+        x->stream, features, features, weights[CONTEXT_CAP_NORM], MATRIX_NONE, config->norm_eps);
+    x->ops->linear(x->stream, matrix_rows(p->context, 0, p->tokens), features, weights[CONTEXT_CAP],
+        weights[CONTEXT_CAP_BIAS]);
+    pad(x, p->context, p->tokens, weights[CONTEXT_PAD]);
+    exec_free(x, &features);
+}
+
+static void step_begin(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    const struct zimage_config *config = block->config;
+    struct zimage_lane *l = lane;
+    const struct zimage_prompt *p = l->prompt;
+    struct matrix patches, inner;
+
+    l->time = exec_alloc(x, 1, config->t_dim);
+    inner = exec_alloc(x, 1, config->t_mid);
+    x->ops->linear(x->stream, inner, matrix_rows(p->times, l->step, 1), weights[STEP_T1],
+        weights[STEP_T1_BIAS]);
+    x->ops->activate(x->stream, inner, inner, ACTIVATION_SILU);
+    x->ops->linear(x->stream, l->time, inner, weights[STEP_T2], weights[STEP_T2_BIAS]);
+    exec_free(x, &inner);
+
+    l->hidden = exec_alloc(x, p->image_padded + p->padded, config->dim);
+    patches = exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->channels);
+    x->ops->patchify(x->stream, patches, l->latent, p->height, p->width, ZIMAGE_PATCH);
+    x->ops->linear(x->stream, matrix_rows(l->hidden, 0, p->image_tokens), patches, weights[STEP_X],
+        weights[STEP_X_BIAS]);
+    exec_free(x, &patches);
+    pad(x, matrix_rows(l->hidden, 0, p->image_padded), p->image_tokens, weights[STEP_PAD]);
+    x->ops->copy(x->stream, matrix_rows(l->hidden, p->image_padded, p->padded), p->context);
+}
+
+static void step_end(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    const struct zimage_config *config = block->config;
+    struct zimage_lane *l = lane;
+    const struct zimage_prompt *p = l->prompt;
+    struct matrix image = matrix_rows(l->hidden, 0, p->image_tokens);
+    struct matrix scale = exec_alloc(x, 1, config->dim);
+    struct matrix patches =
+        exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->channels);
+
+    x->ops->activate(x->stream, l->time, l->time, ACTIVATION_SILU);
+    x->ops->linear(
+        x->stream, scale, l->time, weights[STEP_FINAL_SCALE], weights[STEP_FINAL_SCALE_BIAS]);
+    x->ops->layer_norm(x->stream, image, image, scale, FINAL_NORM_EPS);
+    x->ops->linear(x->stream, patches, image, weights[STEP_FINAL], weights[STEP_FINAL_BIAS]);
+    x->ops->unpatchify(x->stream, l->velocity, patches, p->height, p->width, ZIMAGE_PATCH);
+    /* The model points from noise to picture; the convention is the other way. */
+    x->ops->blend(x->stream, l->velocity, 0.0f, l->latent, -1.0f);
+    exec_free(x, &patches);
+    exec_free(x, &scale);
+    zimage_lane_fini(x, l);
+}
+
+void zimage_lane_fini(struct exec *x, struct zimage_lane *lane)
+{
+    exec_free(x, &lane->hidden);
+    exec_free(x, &lane->time);
+}
+
+/* ---- prompts ---- */
+
+static int64_t padded(int64_t tokens)
+{
+    return (tokens + ZIMAGE_TOKEN_MULTIPLE - 1) / ZIMAGE_TOKEN_MULTIPLE * ZIMAGE_TOKEN_MULTIPLE;
+}
+
+/* Positions: caption token i at (1 + i, 0, 0), pad tokens included; image token (row, column) at
+ * (1 + caption tokens, row, column), its pad tokens at (0, 0, 0). */
+static enum shoal_status fill_rope(struct zimage_prompt *p, struct shoal_error *error)
+{
+    const struct zimage_config *c = p->config;
+    int64_t columns = p->width / ZIMAGE_PATCH, pairs = c->head_dim / 2, first = 0;
+    double *frequencies = mem_calloc((size_t)pairs, sizeof *frequencies);
+
+    if (!frequencies) FAIL_MEMORY(error);
+    for (int axis = 0; axis < 3; axis++) {
+        int64_t count = c->axes[axis] / 2;
+
+        rope_frequencies(frequencies, c->axes[axis], c->theta);
+        for (int64_t t = 0; t < p->image_padded + p->padded; t++) {
+            int64_t place[3] = {0, 0, 0};
+
+            if (t >= p->image_padded) {
+                place[0] = 1 + t - p->image_padded;
+            } else if (t < p->image_tokens) {
+                place[0] = 1 + p->padded;
+                place[1] = t / columns;
+                place[2] = t % columns;
+            }
+            rope_row(p->host_rope + t * c->head_dim, pairs, first, count, frequencies, place[axis]);
+        }
+        first += count;
+    }
+    mem_free(frequencies);
+    return SHOAL_OK;
+}
+
+static enum shoal_status check_spec(
+    const struct zimage_prompt_spec *spec, struct shoal_error *error)
+{
+    int64_t limit = MAX_TOKENS * ZIMAGE_PATCH;
+
+    if (spec->tokens < 1 || spec->tokens > MAX_TOKENS)
+        FAIL(error, SHOAL_E_INVALID, "a prompt of %lld tokens: it must have 1 to %d",
+            (long long)spec->tokens, MAX_TOKENS);
+    if (spec->height < 1 || spec->width < 1 || spec->height % ZIMAGE_PATCH ||
+        spec->width % ZIMAGE_PATCH || spec->height > limit || spec->width > limit ||
+        spec->height / ZIMAGE_PATCH * (spec->width / ZIMAGE_PATCH) > MAX_TOKENS)
+        FAIL(error, SHOAL_E_INVALID,
+            "a latent of %lld x %lld: its sides must be multiples of %d, and it may have %d "
+            "patches",
+            (long long)spec->height, (long long)spec->width, ZIMAGE_PATCH, MAX_TOKENS);
+    if (spec->steps < 1 || spec->steps > MAX_STEPS)
+        FAIL(error, SHOAL_E_INVALID, "%d steps: they must be 1 to %d", (int)spec->steps, MAX_STEPS);
+    return SHOAL_OK;
+}
+
+enum shoal_status zimage_prompt_create(const struct model *model,
+    const struct zimage_prompt_spec *spec, struct zimage_prompt **prompt, struct shoal_error *error)
+{
+    const struct zimage_config *config = model->config;
+    struct zimage_prompt *p;
+    enum shoal_status status = SHOAL_E_MEMORY;
+
+    *prompt = NULL;
+    TRY(check_spec(spec, error));
+    p = mem_calloc(1, sizeof *p);
+    if (!p) FAIL_MEMORY(error);
+    p->config = config;
+    p->tokens = spec->tokens;
+    p->padded = padded(spec->tokens);
+    p->height = spec->height;
+    p->width = spec->width;
+    p->image_tokens = spec->height / ZIMAGE_PATCH * (spec->width / ZIMAGE_PATCH);
+    p->image_padded = padded(p->image_tokens);
+    p->steps = spec->steps;
+    p->features = spec->features;
+    p->host_rope =
+        mem_calloc((size_t)(p->image_padded + p->padded), (size_t)config->head_dim * sizeof(float));
+    p->host_times = mem_calloc((size_t)p->steps, ZIMAGE_FREQUENCIES * sizeof(float));
+    if (!p->host_rope || !p->host_times) {
+        error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+        goto fail;
+    }
+    TRY_OR_FAIL(fill_rope(p, error));
+    for (int32_t i = 0; i < p->steps; i++)
+        timestep_sinusoid(p->host_times + (int64_t)i * ZIMAGE_FREQUENCIES, ZIMAGE_FREQUENCIES,
+            spec->times[i] * config->t_scale);
+    *prompt = p;
+    return SHOAL_OK;
+
+fail:
+    mem_free(p->host_times);
+    mem_free(p->host_rope);
+    mem_free(p);
+    return status;
+}
+
+void zimage_prompt_destroy(struct exec *x, struct zimage_prompt **prompt)
+{
+    struct zimage_prompt *p = *prompt;
+
+    if (!p) return;
+    if (x) {
+        exec_free(x, &p->context);
+        exec_free(x, &p->rope);
+        exec_free(x, &p->times);
+    }
+    mem_free(p->host_times);
+    mem_free(p->host_rope);
+    mem_free(p);
+    *prompt = NULL;
+}
+
+/* ---- opening ---- */
+
+#define X_EMBEDDER "all_x_embedder.2-1.weight|x_embedder.weight"
+#define Q_NORM "layers.0.attention.norm_q.weight|layers.0.attention.q_norm.weight"
+
+/* A head's dimensions are split between the three axes, 2 : 3 : 3 unless the config says. */
+static void read_axes(struct source *s, struct zimage_config *c)
+{
+    int64_t axes[3], sum = 0;
+    int32_t count = source_integers(s, "axes_dims", axes, 3, 2, c->head_dim);
+
+    if (s->status) return;
+    if (!count) {
+        axes[0] = c->head_dim / 4;
+        axes[1] = axes[2] = c->head_dim / 8 * 3;
+        count = 3;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        c->axes[i] = (int32_t)axes[i];
+        sum += axes[i] % 2 ? -c->head_dim : axes[i];
+    }
+    if (count != 3 || sum != c->head_dim)
+        s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s: \"axes_dims\" must be three even numbers whose sum is %d, the width of a head in "
+            "%s",
+            s->config_path ? s->config_path : "no config.json was found", (int)c->head_dim,
+            checkpoint_path(s->checkpoint));
+}
+
+static void read_config(struct source *s, struct zimage_config *c)
+{
+    c->dim = source_dim(s, "cap_embedder.1.weight", 0);
+    c->cap_dim = source_dim(s, "cap_embedder.1.weight", 1);
+    c->channels = source_dim(s, X_EMBEDDER, 1) / (ZIMAGE_PATCH * ZIMAGE_PATCH);
+    c->head_dim = (int32_t)source_dim(s, Q_NORM, 0);
+    c->heads = (int32_t)(c->dim / c->head_dim);
+    c->ffn_dim = source_dim(s, "layers.0.feed_forward.w1.weight", 0);
+    c->t_mid = source_dim(s, "t_embedder.mlp.0.weight", 0);
+    c->t_dim = source_dim(s, "t_embedder.mlp.2.weight", 0);
+    c->layers = source_count(s, "layers.");
+    c->noise_refiners = source_count(s, "noise_refiner.");
+    c->context_refiners = source_count(s, "context_refiner.");
+    c->theta = source_number(s, "rope_theta", 256.0, 1.0, 1e9);
+    c->t_scale = (float)source_number(s, "t_scale", 1000.0, 1e-3, 1e6);
+    c->norm_eps = (float)source_number(s, "norm_eps", 1e-5, 1e-12, 0.1);
+
+    source_agrees(s, "dim", c->dim, "cap_embedder.1.weight");
+    source_agrees(s, "cap_feat_dim", c->cap_dim, "cap_embedder.1.weight");
+    source_agrees(s, "in_channels", c->channels, "x_embedder.weight");
+    source_agrees(s, "n_heads", c->heads, "layers.0.attention.norm_q.weight");
+    source_agrees(s, "n_kv_heads", c->heads, "layers.0.attention.norm_q.weight");
+    source_agrees(s, "n_layers", c->layers, "layers.*");
+    source_agrees(s, "n_refiner_layers", c->noise_refiners, "noise_refiner.*");
+    source_agrees(s, "n_refiner_layers", c->context_refiners, "context_refiner.*");
+    source_requires_bool(s, "qk_norm", true);
+    if (!s->status && (c->dim % c->head_dim || c->head_dim % 2 || c->channels < 1))
+        s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s: a width of %lld in heads of %d", checkpoint_path(s->checkpoint), (long long)c->dim,
+            (int)c->head_dim);
+    read_axes(s, c);
+}
+
+static void build_layers(struct model_builder *b, const struct zimage_config *c, const char *group,
+    int32_t count, block_forward *forward, bool modulated)
+{
+    for (int32_t i = 0; i < count; i++) {
+        char name[64], key_prefix[64];
+
+        snprintf(name, sizeof name, "%s.%d", group, (int)i);
+        snprintf(key_prefix, sizeof key_prefix, "%s.%d.", group, (int)i);
+        builder_block(b, forward, i, name, key_prefix);
+        builder_weight(b, "attention_norm1.weight", 1, c->dim);
+        builder_weight(b,
+            "attention.to_q.weight+attention.to_k.weight+attention.to_v.weight|attention.qkv."
+            "weight",
+            3 * c->dim, c->dim);
+        builder_weight(b, "attention.norm_q.weight|attention.q_norm.weight", 1, c->head_dim);
+        builder_weight(b, "attention.norm_k.weight|attention.k_norm.weight", 1, c->head_dim);
+        builder_weight(b, "attention.to_out.0.weight|attention.out.weight", c->dim, c->dim);
+        builder_weight(b, "attention_norm2.weight", 1, c->dim);
+        builder_weight(b, "ffn_norm1.weight", 1, c->dim);
+        builder_weight(b, "feed_forward.w1.weight", c->ffn_dim, c->dim);
+        builder_weight(b, "feed_forward.w3.weight", c->ffn_dim, c->dim);
+        builder_weight(b, "feed_forward.w2.weight", c->dim, c->ffn_dim);
+        builder_weight(b, "ffn_norm2.weight", 1, c->dim);
+        if (!modulated) continue;
+        builder_weight(b, "adaLN_modulation.0.weight", 4 * c->dim, c->t_dim);
+        builder_weight(b, "adaLN_modulation.0.bias", 1, 4 * c->dim);
+    }
+}
+
+static void build(struct model_builder *b, const struct zimage_config *c)
+{
+    int64_t patch = ZIMAGE_PATCH * ZIMAGE_PATCH * c->channels;
+    int32_t context, step;
+
+    context = builder_block(b, NULL, 0, "context embedder", "");
+    builder_weight(b, "cap_embedder.0.weight", 1, c->cap_dim);
+    builder_weight(b, "cap_embedder.1.weight", c->dim, c->cap_dim);
+    builder_weight(b, "cap_embedder.1.bias", 1, c->dim);
+    builder_weight(b, "cap_pad_token", 1, c->dim);
+
+    step = builder_block(b, NULL, 0, "image and time embedders, final layer", "");
+    builder_weight(b, X_EMBEDDER, c->dim, patch);
+    builder_weight(b, "all_x_embedder.2-1.bias|x_embedder.bias", 1, c->dim);
+    builder_weight(b, "t_embedder.mlp.0.weight", c->t_mid, ZIMAGE_FREQUENCIES);
+    builder_weight(b, "t_embedder.mlp.0.bias", 1, c->t_mid);
+    builder_weight(b, "t_embedder.mlp.2.weight", c->t_dim, c->t_mid);
+    builder_weight(b, "t_embedder.mlp.2.bias", 1, c->t_dim);
+    builder_weight(b, "x_pad_token", 1, c->dim);
+    builder_weight(b,
+        "all_final_layer.2-1.adaLN_modulation.1.weight|final_layer.adaLN_modulation.1.weight",
+        c->dim, c->t_dim);
+    builder_weight(b,
+        "all_final_layer.2-1.adaLN_modulation.1.bias|final_layer.adaLN_modulation.1.bias", 1,
+        c->dim);
+    builder_weight(b, "all_final_layer.2-1.linear.weight|final_layer.linear.weight", patch, c->dim);
+    builder_weight(b, "all_final_layer.2-1.linear.bias|final_layer.linear.bias", 1, patch);
+
+    build_layers(b, c, "context_refiner", c->context_refiners, context_layer, false);
+    build_layers(b, c, "noise_refiner", c->noise_refiners, noise_layer, true);
+    build_layers(b, c, "layers", c->layers, joint_layer, true);
+
+    builder_pass(b, (struct pass){.name = "context",
+                        .first = 2,
+                        .count = c->context_refiners,
+                        .globals = context,
+                        .begin = context_begin});
+    builder_pass(b, (struct pass){.name = "step",
+                        .first = 2 + c->context_refiners,
+                        .count = c->noise_refiners + c->layers,
+                        .globals = step,
+                        .begin = step_begin,
+                        .end = step_end});
+}
+
+enum shoal_status zimage_open(const struct checkpoint *checkpoint, const char *config_path,
+    struct model **model, struct shoal_error *error)
+{
+    struct zimage_config *config = mem_calloc(1, sizeof *config);
+    struct model_builder b;
+    struct source source = {0};
+    enum shoal_status status;
+
+    *model = NULL;
+    if (!config) FAIL_MEMORY(error);
+    TRY_OR_FAIL(source_init(&source, checkpoint, "cap_embedder.1.weight", config_path,
+        "_class_name", "ZImageTransformer2DModel", error));
+    read_config(&source, config);
+    TRY_OR_FAIL(source.status);
+    builder_begin(&b, "z-image", config, checkpoint, source.prefix, error);
+    build(&b, config);
+    config = NULL; /* the model's now */
+    status = builder_finish(&b, model);
+
+fail:
+    source_fini(&source);
+    mem_free(config);
+    return status;
+}

@@ -1,0 +1,122 @@
+/*
+ * A model is data: an ordered array of blocks, each with weights and a forward function, and the
+ * passes that walk them. Text encoders, DiTs and VAEs all have this one shape. A forward never
+ * knows whether its block was resident, came from RAM or from disk.
+ */
+#ifndef MODELS_MODEL_H
+#define MODELS_MODEL_H
+
+#include "checkpoint/checkpoint.h"
+#include "layers/exec.h"
+
+#define WEIGHT_MAX_PIECES 4
+#define BLOCK_WEIGHT_ALIGNMENT 256
+
+/* One weight: where its bytes lie in the checkpoint and in the block. */
+struct weight {
+    char *name; /* in the block, as the family calls it, e.g. "feed_forward.w1.weight"; owned */
+    enum dtype dtype;
+    int64_t rows, cols;
+    uint64_t offset; /* in the block's bytes */
+    uint64_t bytes;
+    /* Concatenated in order: one for a weight stored whole, three for q, k, v stored apart. */
+    const struct checkpoint_tensor *pieces[WEIGHT_MAX_PIECES];
+    int32_t piece_count;
+};
+
+struct block;
+
+/* Runs a block for one lane. `weights[i]` is weight i on the device. `lane` is the family's own. */
+typedef void block_forward(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane);
+
+struct block {
+    char name[64];
+    block_forward *forward;
+    const void *config; /* the family's, owned by the model */
+    int32_t index;      /* the family's use: which layer */
+    struct weight *weights;
+    int32_t weight_count;
+    uint64_t bytes; /* of all weights, each at its aligned offset; a multiple of the alignment */
+};
+
+/*
+ * A pass walks blocks [first, first + count) in order, for every lane, between begin and end. The
+ * weights that begin and end need (embedders, final layers) are the `globals` block: always on the
+ * device while the pass runs.
+ */
+struct pass {
+    const char *name;
+    int32_t first, count;
+    int32_t globals;      /* index of the globals block, or -1 */
+    block_forward *begin; /* allocates what the lane holds between blocks; may be NULL */
+    block_forward *end;   /* frees it and leaves the result; may be NULL */
+};
+
+#define MODEL_MAX_PASSES 2
+
+struct model {
+    const char *family; /* "z-image", "qwen3", "kl-vae"; static */
+    struct block *blocks;
+    int32_t block_count;
+    struct pass passes[MODEL_MAX_PASSES];
+    int32_t pass_count;
+    void *config; /* the family's; mem_alloc'd, owned */
+};
+
+void model_destroy(struct model **model);
+
+/* ---- building: used by the families' open functions ---- */
+
+#define MODEL_NAME_BYTES 512 /* of a tensor's name, prefixes included */
+
+struct model_builder {
+    struct model *model;
+    const struct checkpoint *checkpoint;
+    const char *prefix;   /* put before every name, e.g. "model.diffusion_model." */
+    char key_prefix[128]; /* the current block's, put after it */
+    char **key_prefixes;  /* every one that was used, but "" */
+    int32_t block_room, weight_room, key_prefix_count, key_prefix_room;
+    struct shoal_error *error;
+    enum shoal_status status; /* the first failure; later calls do nothing */
+    int32_t missing;          /* weights not found */
+    char first_missing[MODEL_NAME_BYTES];
+};
+
+/*
+ * Begins a new empty model. `config` (may be NULL) is owned by it from here on, even if this fails;
+ * builder_finish hands the model out or destroys it. `prefix` must live until then.
+ */
+void builder_begin(struct model_builder *b, const char *family, void *config,
+    const struct checkpoint *checkpoint, const char *prefix, struct shoal_error *error);
+
+/* Begins a block and returns its index. `key_prefix`, e.g. "layers.3.", goes before its weights'
+ * names. */
+int32_t builder_block(struct model_builder *b, block_forward *forward, int32_t index,
+    const char *name, const char *key_prefix);
+
+/* Changes the key prefix for the current block's weights from here on. */
+void builder_key_prefix(struct model_builder *b, const char *key_prefix);
+
+/*
+ * Adds a weight of [rows, cols] to the current block; weights are numbered from 0 in the order
+ * added. `names` lists where it may lie, most canonical first: alternatives apart by '|', pieces to
+ * be concatenated along rows by '+', e.g.
+ *     "attention.to_q.weight+attention.to_k.weight+attention.to_v.weight|attention.qkv.weight".
+ * A name that begins with '/' is not prefixed with the block's key prefix. The tensors must have
+ * rows x cols elements together, of one computable dtype; those of more than one row must have
+ * `cols` elements for each index of their first dimension (so [rows, in, 3, 3] is [rows, 9 in]).
+ */
+void builder_weight(struct model_builder *b, const char *names, int64_t rows, int64_t cols);
+
+/* Adds a pass over blocks [first, first + count). */
+void builder_pass(struct model_builder *b, struct pass pass);
+
+/*
+ * SHOAL_E_MISSING names the first weight that is missing and says how many are. A .weight or .bias
+ * under one of the key prefixes that no block uses is an error too: it belongs to a variant whose
+ * results would be different.
+ */
+enum shoal_status builder_finish(struct model_builder *b, struct model **model) SHOAL_CHECKED;
+
+#endif

@@ -1,0 +1,346 @@
+/*
+ * Qwen3 as a text encoder: opening it, its lanes and its forward functions.
+ *
+ * What diffusion models read of it is hidden_states[-2]: of n layers, the output of the last but
+ * one, so layers 0 .. n - 2 are run, without the final norm. The embedding table is the largest
+ * tensor by far and a prompt needs a few of its rows, so these are read from the file.
+ */
+#include "models/text/qwen3.h"
+
+#include "base/memory.h"
+#include "base/number.h"
+#include "layers/attention.h"
+#include "layers/rope.h"
+#include "layers/swiglu.h"
+#include "models/source.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_TOKENS (1 << 16)
+
+enum {
+    LAYER_NORM1,
+    LAYER_QKV,
+    LAYER_Q_NORM,
+    LAYER_K_NORM,
+    LAYER_OUT,
+    LAYER_NORM2,
+    LAYER_GATE,
+    LAYER_UP,
+    LAYER_DOWN,
+};
+
+const struct qwen3_config *qwen3_config(const struct model *model)
+{
+    return model->config;
+}
+
+/* ---- forward ---- */
+
+static void encode_begin(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    struct qwen3_lane *l = lane;
+
+    (void)block;
+    (void)weights;
+    l->rope = exec_alloc(x, l->tokens, l->config->head_dim);
+    l->hidden = exec_alloc(x, l->tokens, l->config->hidden);
+    exec_upload(x, l->rope, l->host_rope);
+    exec_upload(x, l->hidden, l->host_embedded);
+}
+
+static void layer_forward(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    const struct qwen3_config *config = block->config;
+    struct qwen3_lane *l = lane;
+    struct attention_layer attention = {
+        .heads = config->heads,
+        .kv_heads = config->kv_heads,
+        .head_dim = config->head_dim,
+        .eps = config->norm_eps,
+        .head_eps = config->norm_eps,
+        .norm = weights[LAYER_NORM1],
+        .qkv = weights[LAYER_QKV],
+        .q_norm = weights[LAYER_Q_NORM],
+        .k_norm = weights[LAYER_K_NORM],
+        .out = weights[LAYER_OUT],
+        .rope = l->rope,
+        .layout = ROPE_HALF,
+        .causal = true,
+    };
+    struct swiglu_layer swiglu = {
+        .eps = config->norm_eps,
+        .norm = weights[LAYER_NORM2],
+        .w1 = weights[LAYER_GATE],
+        .w3 = weights[LAYER_UP],
+        .w2 = weights[LAYER_DOWN],
+    };
+
+    attention_add(x, l->hidden, &attention);
+    swiglu_add(x, l->hidden, &swiglu);
+}
+
+static void encode_end(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    struct qwen3_lane *l = lane;
+
+    (void)block;
+    (void)weights;
+    exec_download(x, l->features, l->hidden);
+    exec_free(x, &l->hidden);
+    exec_free(x, &l->rope);
+}
+
+/* ---- lanes ---- */
+
+static void widen(float *to, const void *from, enum dtype dtype, int64_t count)
+{
+    const uint16_t *halves = from;
+
+    if (dtype == DTYPE_F32)
+        memcpy(to, from, (size_t)count * sizeof *to);
+    else
+        for (int64_t i = 0; i < count; i++)
+            to[i] = dtype == DTYPE_BF16 ? bf16_to_float(halves[i]) : f16_to_float(halves[i]);
+}
+
+/* Row ids[t] of the embedding table for every token. */
+static enum shoal_status embed(const struct qwen3_config *c, const int32_t *ids, int64_t tokens,
+    float *embedded, struct shoal_error *error)
+{
+    uint64_t row_bytes = (uint64_t)c->hidden * dtype_bits(c->embedding->dtype) / 8;
+    void *row = mem_alloc((size_t)row_bytes);
+    enum shoal_status status = SHOAL_OK;
+
+    if (!row) FAIL_MEMORY(error);
+    for (int64_t t = 0; t < tokens && !status; t++) {
+        if (ids[t] < 0 || ids[t] >= c->vocabulary) {
+            status = error_set(error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+                "the tokenizer gives token %d, but %s in %s has %lld rows: they are not of the "
+                "same model",
+                (int)ids[t], c->embedding->name, c->embedding->file->path,
+                (long long)c->vocabulary);
+            break;
+        }
+        status = file_read_at(c->embedding->file,
+            c->embedding->offset + (uint64_t)ids[t] * row_bytes, row, row_bytes, error);
+        if (!status) widen(embedded + t * c->hidden, row, c->embedding->dtype, c->hidden);
+    }
+    mem_free(row);
+    return status;
+}
+
+static enum shoal_status fill_rope(struct qwen3_lane *l, struct shoal_error *error)
+{
+    int64_t pairs = l->config->head_dim / 2;
+    double *frequencies = mem_calloc((size_t)pairs, sizeof *frequencies);
+
+    if (!frequencies) FAIL_MEMORY(error);
+    rope_frequencies_single(frequencies, l->config->head_dim, l->config->theta);
+    for (int64_t t = 0; t < l->tokens; t++)
+        rope_row(l->host_rope + t * 2 * pairs, pairs, 0, pairs, frequencies, t);
+    mem_free(frequencies);
+    return SHOAL_OK;
+}
+
+enum shoal_status qwen3_lane_create(const struct model *model, const int32_t *ids, int64_t tokens,
+    struct qwen3_lane **lane, struct shoal_error *error)
+{
+    const struct qwen3_config *config = model->config;
+    struct qwen3_lane *l;
+    enum shoal_status status = SHOAL_E_MEMORY;
+
+    *lane = NULL;
+    if (tokens < 1 || tokens > MAX_TOKENS)
+        FAIL(error, SHOAL_E_INVALID, "a prompt of %lld tokens: it must have 1 to %d",
+            (long long)tokens, MAX_TOKENS);
+    l = mem_calloc(1, sizeof *l);
+    if (!l) FAIL_MEMORY(error);
+    l->config = config;
+    l->tokens = tokens;
+    l->host_embedded = mem_calloc((size_t)tokens, (size_t)config->hidden * sizeof(float));
+    l->host_rope = mem_calloc((size_t)tokens, (size_t)config->head_dim * sizeof(float));
+    l->features = mem_calloc((size_t)tokens, (size_t)config->hidden * sizeof(float));
+    if (!l->host_embedded || !l->host_rope || !l->features) {
+        error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+        goto fail;
+    }
+    TRY_OR_FAIL(fill_rope(l, error));
+    if (ids) TRY_OR_FAIL(embed(config, ids, tokens, l->host_embedded, error));
+    *lane = l;
+    return SHOAL_OK;
+
+fail:
+    qwen3_lane_destroy(NULL, &l);
+    return status;
+}
+
+void qwen3_lane_destroy(struct exec *x, struct qwen3_lane **lane)
+{
+    struct qwen3_lane *l = *lane;
+
+    if (!l) return;
+    if (x) {
+        exec_free(x, &l->hidden);
+        exec_free(x, &l->rope);
+    }
+    mem_free(l->features);
+    mem_free(l->host_rope);
+    mem_free(l->host_embedded);
+    mem_free(l);
+    *lane = NULL;
+}
+
+/* ---- opening ---- */
+
+/*
+ * Layers to run. A file may leave out the last one, which is never run: the config tells, or the
+ * final norm, which comes with the last layer.
+ */
+static int32_t layers_run(struct source *s)
+{
+    int32_t stored = source_count(s, "layers.");
+    int32_t all = stored + (source_tensor(s, "norm.weight") ? 0 : 1);
+    int32_t said = (int32_t)source_number(s, "num_hidden_layers", all, 2, 1024);
+
+    if (s->status) return 1;
+    if (stored == said || stored == said - 1) {
+        if (said >= 2) return said - 1;
+        s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
+            "%s: a text encoder of one layer has no hidden state before the last",
+            checkpoint_path(s->checkpoint));
+        return 1;
+    }
+    s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+        "%s says \"num_hidden_layers\": %d, but %s holds %d layers: they are not of the same model",
+        s->config_path, (int)said, checkpoint_path(s->checkpoint), (int)stored);
+    return 1;
+}
+
+/* Newer configs put theta into an object, older ones beside the rest. */
+static double read_theta(struct source *s)
+{
+    static const char *const objects[] = {"rope_parameters", "rope_scaling"};
+    double theta = source_number(s, "rope_theta", 1e6, 1.0, 1e9);
+
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
+        json_t *object = s->config ? json_object_get(s->config, objects[i]) : NULL;
+        const char *type = json_string_value(json_object_get(object, "rope_type"));
+
+        if (!json_is_object(object)) continue;
+        if (type && strcmp(type, "default") != 0) {
+            s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
+                "%s: \"%s\" asks for scaled rotary positions, which this build does not compute",
+                s->config_path, objects[i]);
+            return theta;
+        }
+        if (json_is_number(json_object_get(object, "rope_theta")))
+            theta = json_number_value(json_object_get(object, "rope_theta"));
+    }
+    if (!s->status && !(theta >= 1.0 && theta <= 1e9))
+        s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s: \"rope_theta\" must be a number from 1 to 1e9", s->config_path);
+    return theta;
+}
+
+static void check_embedding(struct source *s, const struct qwen3_config *c)
+{
+    const struct checkpoint_tensor *e = c->embedding;
+    char shown[SHAPE_TEXT_BYTES];
+
+    if (s->status) return;
+    if (!dtype_computes(e->dtype) || e->shape.rank != 2 || e->shape.dim[1] != c->hidden)
+        s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s: tensor %s is %s %s, but must be F32, F16 or BF16 with %lld columns", e->file->path,
+            e->name, dtype_name(e->dtype), shape_format(shown, &e->shape), (long long)c->hidden);
+    else if (source_tensor(s, "layers.0.self_attn.q_proj.bias"))
+        s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
+            "%s: its attention has biases, which Qwen3's has not", checkpoint_path(s->checkpoint));
+}
+
+static void read_config(struct source *s, struct qwen3_config *c)
+{
+    c->vocabulary = source_dim(s, "embed_tokens.weight", 0);
+    c->hidden = source_dim(s, "layers.0.input_layernorm.weight", 0);
+    c->head_dim = (int32_t)source_dim(s, "layers.0.self_attn.q_norm.weight", 0);
+    c->heads = (int32_t)(source_dim(s, "layers.0.self_attn.q_proj.weight", 0) / c->head_dim);
+    c->kv_heads = (int32_t)(source_dim(s, "layers.0.self_attn.k_proj.weight", 0) / c->head_dim);
+    c->ffn_dim = source_dim(s, "layers.0.mlp.gate_proj.weight", 0);
+    c->layers = layers_run(s);
+    c->theta = read_theta(s);
+    c->norm_eps = (float)source_number(s, "rms_norm_eps", 1e-6, 1e-12, 0.1);
+    c->embedding = source_tensor(s, "embed_tokens.weight");
+
+    source_agrees(s, "vocab_size", c->vocabulary, "embed_tokens.weight");
+    source_agrees(s, "hidden_size", c->hidden, "layers.0.input_layernorm.weight");
+    source_agrees(s, "head_dim", c->head_dim, "layers.0.self_attn.q_norm.weight");
+    source_agrees(s, "num_attention_heads", c->heads, "layers.0.self_attn.q_proj.weight");
+    source_agrees(s, "num_key_value_heads", c->kv_heads, "layers.0.self_attn.k_proj.weight");
+    source_agrees(s, "intermediate_size", c->ffn_dim, "layers.0.mlp.gate_proj.weight");
+    source_requires_text(s, "hidden_act", "silu");
+    source_requires_bool(s, "attention_bias", false);
+    source_requires_bool(s, "use_sliding_window", false);
+    if (!s->status &&
+        (c->head_dim % 2 || c->heads < 1 || c->kv_heads < 1 || c->heads % c->kv_heads))
+        s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s: %d query heads for %d key heads of %d", checkpoint_path(s->checkpoint),
+            (int)c->heads, (int)c->kv_heads, (int)c->head_dim);
+    check_embedding(s, c);
+}
+
+static void build(struct model_builder *b, const struct qwen3_config *c)
+{
+    int64_t q_dim = (int64_t)c->heads * c->head_dim, kv_dim = (int64_t)c->kv_heads * c->head_dim;
+
+    for (int32_t i = 0; i < c->layers; i++) {
+        char name[64], key_prefix[64];
+
+        snprintf(name, sizeof name, "layers.%d", (int)i);
+        snprintf(key_prefix, sizeof key_prefix, "layers.%d.", (int)i);
+        builder_block(b, layer_forward, i, name, key_prefix);
+        builder_weight(b, "input_layernorm.weight", 1, c->hidden);
+        builder_weight(b, "self_attn.q_proj.weight+self_attn.k_proj.weight+self_attn.v_proj.weight",
+            q_dim + 2 * kv_dim, c->hidden);
+        builder_weight(b, "self_attn.q_norm.weight", 1, c->head_dim);
+        builder_weight(b, "self_attn.k_norm.weight", 1, c->head_dim);
+        builder_weight(b, "self_attn.o_proj.weight", c->hidden, q_dim);
+        builder_weight(b, "post_attention_layernorm.weight", 1, c->hidden);
+        builder_weight(b, "mlp.gate_proj.weight", c->ffn_dim, c->hidden);
+        builder_weight(b, "mlp.up_proj.weight", c->ffn_dim, c->hidden);
+        builder_weight(b, "mlp.down_proj.weight", c->hidden, c->ffn_dim);
+    }
+    builder_pass(b, (struct pass){.name = "encode",
+                        .count = c->layers,
+                        .globals = -1,
+                        .begin = encode_begin,
+                        .end = encode_end});
+}
+
+enum shoal_status qwen3_open(const struct checkpoint *checkpoint, const char *config_path,
+    struct model **model, struct shoal_error *error)
+{
+    struct qwen3_config *config = mem_calloc(1, sizeof *config);
+    struct model_builder b;
+    struct source source = {0};
+    enum shoal_status status;
+
+    *model = NULL;
+    if (!config) FAIL_MEMORY(error);
+    TRY_OR_FAIL(source_init(&source, checkpoint, "layers.0.self_attn.q_norm.weight", config_path,
+        "model_type", "qwen3", error));
+    read_config(&source, config);
+    TRY_OR_FAIL(source.status);
+    builder_begin(&b, "qwen3", config, checkpoint, source.prefix, error);
+    build(&b, config);
+    config = NULL; /* the model's now */
+    status = builder_finish(&b, model);
+
+fail:
+    source_fini(&source);
+    mem_free(config);
+    return status;
+}

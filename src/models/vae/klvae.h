@@ -1,0 +1,46 @@
+/*
+ * The decoder of the KL autoencoder (FLUX.1's, which Z-Image uses). One pass, "decode"; its lanes
+ * are struct klvae_lane, one for each picture. The encoder is not here.
+ */
+#ifndef MODELS_VAE_KLVAE_H
+#define MODELS_VAE_KLVAE_H
+
+#include "models/model.h"
+
+#define KLVAE_MAX_LEVELS 6
+
+struct klvae_config {
+    int64_t latent_channels;
+    int64_t channels[KLVAE_MAX_LEVELS]; /* of each up block, the smallest picture first */
+    int32_t levels;                     /* up blocks; all but the last double the size */
+    int32_t resnets;                    /* in each up block */
+    int32_t groups;
+    bool attention, post_quant;
+    float scaling, shift;
+    int32_t factor; /* of image size to latent size, 2^(levels - 1) */
+};
+
+/* As zimage_open. */
+enum shoal_status klvae_open(const struct checkpoint *checkpoint, const char *config_path,
+    struct model **model, struct shoal_error *error) SHOAL_CHECKED;
+const struct klvae_config *klvae_config(const struct model *model);
+
+/* Zero-initialise, then fill in the first part. Must stay where it is until the stream is
+ * synchronised after the pass. */
+struct klvae_lane {
+    struct matrix latent;  /* [latent_channels, height * width], device; only read */
+    int64_t height, width; /* of the latent */
+    float *image; /* host, the caller's: [3, factor height * factor width], about -1..1, not
+                     clamped; filled once the stream is synchronised after the pass; may be NULL on
+                     the counting device */
+
+    /* Between begin and end: */
+    float host_affine[2 * 64];
+    struct matrix hidden; /* as allocated */
+    int64_t hidden_height, hidden_width;
+};
+
+/* After a pass that was broken off: frees what it held. */
+void klvae_lane_fini(struct exec *x, struct klvae_lane *lane);
+
+#endif

@@ -1,0 +1,22 @@
+/* Prompts in chat form. */
+#include "tokenizer/chat.h"
+
+#include "base/memory.h"
+
+enum shoal_status chat_encode(const struct tokenizer *tokenizer, const char *prompt, size_t limit,
+    int32_t **ids, size_t *count, size_t *dropped, struct shoal_error *error)
+{
+    char *text = mem_format("<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n", prompt);
+    enum shoal_status status;
+
+    if (!text) FAIL_MEMORY(error);
+    status = tokenizer_encode(tokenizer, text, ids, count, error);
+    mem_free(text);
+    if (status) {
+        error_prefix(error, "prompt: ");
+        return status;
+    }
+    *dropped = *count > limit ? *count - limit : 0;
+    *count -= *dropped;
+    return SHOAL_OK;
+}

@@ -1,0 +1,39 @@
+/*
+ * Text to token ids: byte-level BPE as a Hugging Face tokenizer.json describes it.
+ *
+ * The ids are those of the `tokenizers` library. What a file asks for and this does not do is
+ * refused by name when the file is opened. It does not decode ids back to text, and it knows
+ * nothing of prompts and roles: see chat.h.
+ */
+#ifndef TOKENIZER_TOKENIZER_H
+#define TOKENIZER_TOKENIZER_H
+
+#include "base/error.h"
+
+#define TOKENIZER_MAX_FILE (128u << 20)
+#define TOKENIZER_MAX_TEXT (32u << 10) /* bytes of text to encode */
+#define TOKENIZER_MAX_IDS (1 << 22)
+
+struct tokenizer;
+
+/* `path` is a tokenizer.json or the folder that holds one. */
+enum shoal_status tokenizer_open(
+    const char *path, struct tokenizer **tokenizer, struct shoal_error *error) SHOAL_CHECKED;
+
+/* The same from memory; `label` stands for the path in messages. */
+enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *label,
+    struct tokenizer **tokenizer, struct shoal_error *error) SHOAL_CHECKED;
+
+void tokenizer_close(struct tokenizer **tokenizer);
+
+/* One more than the highest id that can come out. */
+int32_t tokenizer_vocab(const struct tokenizer *tokenizer);
+
+/*
+ * The ids of `text`, valid UTF-8 of at most TOKENIZER_MAX_TEXT bytes, without any that a template
+ * would add. *ids is mem_free'd by the caller. May be called from several threads at once.
+ */
+enum shoal_status tokenizer_encode(const struct tokenizer *tokenizer, const char *text,
+    int32_t **ids, size_t *count, struct shoal_error *error) SHOAL_CHECKED;
+
+#endif

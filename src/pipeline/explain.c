@@ -1,0 +1,172 @@
+/* The explained plan: a table for a person, one JSON object for a program. */
+#include "pipeline/plan.h"
+
+#include "base/memory.h"
+#include "base/size.h"
+#include "base/text.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+static const char *part_names[SHOAL_PHASES] = {
+    "text encoder", "DiT, prompt", "DiT, steps", "VAE decoder"};
+
+/* Why the plan cannot run, and what would. */
+static void explain_refusal(const struct shoal_plan *plan, struct text *t)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+
+    if (plan->job.request.vram_bytes < plan->least_bytes)
+        text_append(t,
+            "a device budget of %s (%llu bytes) is too small: the least that works with these "
+            "options is %s (--vram %llu)",
+            size_format(a, plan->job.request.vram_bytes),
+            (unsigned long long)plan->job.request.vram_bytes, size_format(b, plan->least_bytes),
+            (unsigned long long)plan->least_bytes);
+    else
+        text_append(t,
+            "a host budget of %s is too small: %s of weights have to wait in RAM under this plan "
+            "(--ram %llu); a larger --vram keeps more of them on the device",
+            size_format(a, plan->job.request.ram_bytes), size_format(b, plan->solution.ram_bytes),
+            (unsigned long long)plan->solution.ram_bytes);
+}
+
+static void explain_phase(const struct shoal_plan *plan, int index, struct text *t)
+{
+    const struct plan_phase *p = &plan->solution.phases[index];
+    char blocks[32], size[5][SIZE_TEXT_BYTES], slots[16] = "-";
+
+    snprintf(blocks, sizeof blocks, "%d of %d", p->resident_count, p->block_count);
+    if (p->slots) snprintf(slots, sizeof slots, "%d", p->slots);
+    text_append(t, "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s\n", part_names[index], blocks,
+        size_format(size[0], p->globals_bytes + p->resident_bytes), slots,
+        size_format(size[1], p->ring_bytes), size_format(size[2], p->scratch_bytes),
+        size_format(size[3], p->peak_bytes), size_format(size[4], p->stream_bytes));
+}
+
+static void explain_steps(const struct shoal_plan *plan, struct text *t)
+{
+    struct shoal_plan_summary s;
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    int32_t all = job_lane_count(&plan->job);
+
+    shoal_plan_summarise(plan, &s);
+    text_append(t,
+        "a step: %.3g GFLOP, %s copied to the device; %d of %d blocks resident, %d stream%s",
+        (double)s.step_operations / 1e9, size_format(a, s.step_copy_bytes), s.resident_blocks,
+        s.blocks, s.blocks - s.resident_blocks, s.blocks - s.resident_blocks == 1 ? "s" : "");
+    if (all > 1 && s.lanes >= all)
+        text_append(t, "; all %d lanes share a pass", all);
+    else if (all > 1)
+        text_append(t, "; %d of %d lanes share a pass", s.lanes, all);
+    text_append(t, "\ntiers: device %s, host RAM %s\n", size_format(a, plan->solution.peak_bytes),
+        size_format(b, s.ram_bytes));
+}
+
+/* A setting that changes nothing is said, never silent. */
+static void explain_notes(const struct shoal_plan *plan, struct text *t)
+{
+    const struct shoal_request *r = &plan->job.request;
+    const struct plan_phase *steps = &plan->solution.phases[SHOAL_PHASE_STEPS];
+    int32_t all = job_lane_count(&plan->job);
+
+    for (int i = 0; i < plan->job.prompt_count; i++)
+        if (plan->job.dropped[i])
+            text_append(t, "note: the %s is longer than %d tokens; the last %zu are not read\n",
+                i ? "negative prompt" : "prompt", plan->job.max_prompt_tokens,
+                plan->job.dropped[i]);
+    if (plan->job.prompt_count == 1 && r->negative_prompt[0])
+        text_append(t, "note: the negative prompt has no effect, because cfg is 1\n");
+    if (!steps->slots && (r->prefetch_slots != SHOAL_AUTO || r->buffer != SHOAL_BUFFER_AUTO))
+        text_append(t,
+            "note: prefetch slots and buffer have no effect: every block is resident (set a "
+            "smaller --vram or fewer --resident-blocks)\n");
+    if (r->lanes != SHOAL_AUTO && r->lanes > all)
+        text_append(t, "note: there are only %d lanes\n", all);
+}
+
+static void explain_text(const struct shoal_plan *plan, struct text *t)
+{
+    const struct shoal_request *r = &plan->job.request;
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES], d[SIZE_TEXT_BYTES];
+
+    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s\n",
+        plan->job.model->name, r->device, r->width, r->height, r->steps, r->steps == 1 ? "" : "s",
+        r->count, r->count == 1 ? "" : "s", (double)r->cfg, (double)r->shift, r->sampler);
+    text_append(t, "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s\n", "", "resident", "they take",
+        "slots", "ring", "scratch", "peak", "streamed");
+    for (int i = 0; i < SHOAL_PHASES; i++)
+        explain_phase(plan, i, t);
+    explain_steps(plan, t);
+    text_append(t, "device budget: %s, %s %s; least %s, nothing streams from %s\n",
+        size_format(a, r->vram_bytes), plan->solution.fits ? "peak" : "this plan needs",
+        size_format(b, plan->solution.peak_bytes), size_format(c, plan->least_bytes),
+        size_format(d, plan->full_bytes));
+    explain_notes(plan, t);
+    if (plan->refusal) text_append(t, "REFUSED: %s\n", plan->refusal);
+}
+
+static json_t *phase_json(const struct shoal_plan *plan, int index)
+{
+    const struct plan_phase *p = &plan->solution.phases[index];
+
+    return json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "phase",
+        p->name, "blocks", (int)p->block_count, "resident_blocks", (int)p->resident_count,
+        "prefetch_slots", (int)p->slots, "globals_bytes", (json_int_t)p->globals_bytes,
+        "resident_bytes", (json_int_t)p->resident_bytes, "ring_bytes", (json_int_t)p->ring_bytes,
+        "scratch_bytes", (json_int_t)p->scratch_bytes, "peak_vram_bytes", (json_int_t)p->peak_bytes,
+        "streamed_bytes", (json_int_t)p->stream_bytes, "walks",
+        (json_int_t)job_walks(&plan->job, (enum shoal_phase)index, plan->lanes), "operations",
+        (json_int_t)plan->counts[index].operations);
+}
+
+/* An unlimited budget is null: JSON has no infinity. */
+static json_t *budget_json(uint64_t bytes)
+{
+    return bytes == SHOAL_UNLIMITED ? json_null() : json_integer((json_int_t)bytes);
+}
+
+static json_t *explain_json(const struct shoal_plan *plan)
+{
+    const struct shoal_request *r = &plan->job.request;
+    struct shoal_plan_summary s;
+    json_t *phases = json_array();
+
+    shoal_plan_summarise(plan, &s);
+    for (int i = 0; i < SHOAL_PHASES; i++)
+        json_array_append_new(phases, phase_json(plan, i));
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:I, s:b, s:o, s:o,"
+                     " s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:o}",
+        "model", plan->job.model->name, "device", r->device, "width", (int)r->width, "height",
+        (int)r->height, "steps", (int)r->steps, "count", (int)r->count, "cfg", (double)r->cfg,
+        "shift", (double)r->shift, "sampler", r->sampler, "seed", (json_int_t)r->seed, "fits",
+        (int)s.fits, "vram_budget_bytes", budget_json(r->vram_bytes), "ram_budget_bytes",
+        budget_json(r->ram_bytes), "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes,
+        "least_vram_bytes", (json_int_t)s.least_vram_bytes, "full_vram_bytes",
+        (json_int_t)s.full_vram_bytes, "ram_bytes", (json_int_t)s.ram_bytes, "dit_weight_bytes",
+        (json_int_t)s.dit_weight_bytes, "step_copy_bytes", (json_int_t)s.step_copy_bytes,
+        "step_operations", (json_int_t)s.step_operations, "blocks", (int)s.blocks,
+        "resident_blocks", (int)s.resident_blocks, "prefetch_slots", (int)s.prefetch_slots, "lanes",
+        (int)s.lanes, "phases", phases);
+}
+
+enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)
+{
+    struct text text = {0}, refusal = {0};
+    json_t *object;
+    char *dump;
+
+    if (!plan->solution.fits) {
+        explain_refusal(plan, &refusal);
+        plan->refusal = refusal.data;
+    }
+    explain_text(plan, &text);
+    plan->text = text.data;
+    if (text.failed || refusal.failed) FAIL_MEMORY(error);
+    object = explain_json(plan);
+    dump = object ? json_dumps(object, JSON_INDENT(2)) : NULL;
+    json_decref(object);
+    if (!dump) FAIL_MEMORY(error);
+    plan->json = dump;
+    return SHOAL_OK;
+}

@@ -1,0 +1,439 @@
+/* Resolving a request, and running its four phases on a stage. */
+#include "pipeline/job.h"
+
+#include "base/memory.h"
+#include "base/rng.h"
+#include "models/dit/zimage.h"
+#include "models/text/qwen3.h"
+#include "models/vae/klvae.h"
+#include "tokenizer/chat.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MAX_SIZE 16384
+#define MAX_COUNT 64
+
+const char *shoal_phase_name(enum shoal_phase phase)
+{
+    static const char *const names[SHOAL_PHASES] = {"text", "context", "steps", "decode"};
+
+    return (unsigned)phase < SHOAL_PHASES ? names[phase] : "?";
+}
+
+/* ---- the request ---- */
+
+static enum shoal_status check_range(
+    const char *name, int64_t value, int64_t low, int64_t high, struct shoal_error *error)
+{
+    if (value < low || value > high)
+        FAIL(error, SHOAL_E_INVALID, "%s: %lld is not between %lld and %lld", name,
+            (long long)value, (long long)low, (long long)high);
+    return SHOAL_OK;
+}
+
+/* Latents are patches of 2 pixels of 8 (the VAE's factor): sizes are multiples of 16. */
+static enum shoal_status check_size(
+    const char *name, int32_t value, int32_t multiple, struct shoal_error *error)
+{
+    TRY(check_range(name, value, multiple, MAX_SIZE, error));
+    if (value % multiple)
+        FAIL(error, SHOAL_E_INVALID, "%s: %d is not a multiple of %d; %d is", name, value, multiple,
+            (value + multiple / 2) / multiple * multiple);
+    return SHOAL_OK;
+}
+
+static enum shoal_status check_request(
+    const struct shoal_request *r, int32_t multiple, struct shoal_error *error)
+{
+    if (!r->prompt) FAIL(error, SHOAL_E_INVALID, "prompt: there is none");
+    TRY(check_size("width", r->width, multiple, error));
+    TRY(check_size("height", r->height, multiple, error));
+    TRY(check_range("steps", r->steps, 1, SCHEDULE_MAX_STEPS, error));
+    TRY(check_range("count", r->count, 1, MAX_COUNT, error));
+    TRY(check_range("threads", r->threads, 0, 1024, error));
+    if (r->lanes != SHOAL_AUTO) TRY(check_range("lanes", r->lanes, 1, 2 * MAX_COUNT, error));
+    if (!(r->cfg >= 0 && r->cfg <= 100))
+        FAIL(error, SHOAL_E_INVALID, "cfg: %g is not between 0 and 100", (double)r->cfg);
+    if (!(r->shift >= 0.01f && r->shift <= 100))
+        FAIL(error, SHOAL_E_INVALID, "shift: %g is not between 0.01 and 100", (double)r->shift);
+    if (r->device && strcmp(r->device, "cpu"))
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "device: '%s' is not one that this build computes on; cpu is", r->device);
+    return SHOAL_OK;
+}
+
+static enum shoal_status encode_prompt(
+    struct job *job, const char *prompt, int32_t limit, struct shoal_error *error)
+{
+    int32_t index = job->prompt_count++;
+    struct job_prompt *p = &job->prompts[index];
+
+    TRY(chat_encode(job->model->tokenizer, prompt, (size_t)limit, &p->ids, &p->count,
+        &job->dropped[index], error));
+    if (!p->count)
+        FAIL(error, SHOAL_E_FORMAT, "the tokenizer makes no tokens of the chat template");
+    return SHOAL_OK;
+}
+
+static enum shoal_status copy_string(const char **to, const char *from, struct shoal_error *error)
+{
+    if (!from) return SHOAL_OK;
+    *to = mem_strdup(from);
+    if (!*to) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+enum shoal_status job_init(struct job *job, const struct shoal_model *model,
+    const struct shoal_request *request, struct shoal_error *error)
+{
+    const struct klvae_config *vae = klvae_config(model->parts[FAMILY_VAE]);
+    enum shoal_status status;
+
+    *job = (struct job){.model = model};
+    TRY(check_request(request, vae->factor * ZIMAGE_PATCH, error));
+    TRY(sampler_find(request->sampler, &job->sampler, error));
+    TRY(schedule_init(&job->schedule, request->steps, (double)request->shift, error));
+    job->request = *request;
+    job->request.prompt = job->request.negative_prompt = job->request.sampler = NULL;
+    job->request.device = "cpu";
+    job->latent_channels = vae->latent_channels;
+    job->latent_height = request->height / vae->factor;
+    job->latent_width = request->width / vae->factor;
+    job->max_prompt_tokens = model->defaults.max_tokens;
+    TRY_OR_FAIL(copy_string(&job->request.prompt, request->prompt, error));
+    TRY_OR_FAIL(copy_string(&job->request.negative_prompt,
+        request->negative_prompt ? request->negative_prompt : "", error));
+    TRY_OR_FAIL(copy_string(&job->request.sampler, job->sampler->name, error));
+    TRY_OR_FAIL(encode_prompt(job, job->request.prompt, job->max_prompt_tokens, error));
+    if (request->cfg != 1.0f)
+        TRY_OR_FAIL(
+            encode_prompt(job, job->request.negative_prompt, job->max_prompt_tokens, error));
+    return SHOAL_OK;
+fail:
+    job_fini(job);
+    return status;
+}
+
+void job_fini(struct job *job)
+{
+    mem_free((void *)(uintptr_t)job->request.prompt);
+    mem_free((void *)(uintptr_t)job->request.negative_prompt);
+    mem_free((void *)(uintptr_t)job->request.sampler);
+    for (int i = 0; i < 2; i++)
+        mem_free(job->prompts[i].ids);
+    *job = (struct job){0};
+}
+
+struct phase_pass job_phase(const struct job *job, enum shoal_phase phase)
+{
+    static const struct {
+        enum family_kind kind;
+        int pass;
+    } phases[SHOAL_PHASES] = {
+        [SHOAL_PHASE_TEXT] = {FAMILY_TEXT, 0},
+        [SHOAL_PHASE_CONTEXT] = {FAMILY_DIT, ZIMAGE_PASS_CONTEXT},
+        [SHOAL_PHASE_STEPS] = {FAMILY_DIT, ZIMAGE_PASS_STEP},
+        [SHOAL_PHASE_DECODE] = {FAMILY_VAE, 0},
+    };
+    const struct model *model = job->model->parts[phases[phase].kind];
+
+    return (struct phase_pass){model, &model->passes[phases[phase].pass]};
+}
+
+static int64_t groups(int64_t items, int32_t lanes)
+{
+    return (items + lanes - 1) / lanes;
+}
+
+int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes)
+{
+    switch (phase) {
+    case SHOAL_PHASE_STEPS:
+        return job->request.steps * groups(job_lane_count(job), lanes);
+    case SHOAL_PHASE_DECODE:
+        return job->request.count; /* pictures are large: one at a time */
+    default:
+        return groups(job->prompt_count, lanes);
+    }
+}
+
+/* ---- walking the blocks ---- */
+
+static void bind(struct matrix *bound, const struct model *model, int32_t index, device_addr base)
+{
+    const struct block *block = &model->blocks[index];
+
+    for (int32_t i = 0; i < block->weight_count; i++) {
+        const struct weight *w = &block->weights[i];
+
+        bound[i] = matrix_at(base + w->offset, w->dtype, w->rows, w->cols);
+    }
+}
+
+static enum shoal_status exec_check(const struct stage *stage, struct shoal_error *error)
+{
+    if (stage->exec.error.status && error) *error = stage->exec.error;
+    return stage->exec.error.status;
+}
+
+static enum shoal_status walk_bound(struct stage *stage, struct phase_pass p, void **lanes,
+    int32_t count, struct matrix *globals, struct matrix *bound, struct shoal_error *error)
+{
+    const struct pass *pass = p.pass;
+    const struct block *global = pass->globals >= 0 ? &p.model->blocks[pass->globals] : NULL;
+
+    if (global) bind(globals, p.model, pass->globals, stage->globals(stage));
+    for (int32_t lane = 0; pass->begin && lane < count; lane++)
+        pass->begin(&stage->exec, global, globals, lanes[lane]);
+    TRY(exec_check(stage, error));
+    for (int32_t i = 0; i < pass->count; i++) {
+        const struct block *block = &p.model->blocks[pass->first + i];
+
+        bind(bound, p.model, pass->first + i, stage->acquire(stage, pass->first + i));
+        for (int32_t lane = 0; lane < count; lane++)
+            block->forward(&stage->exec, block, bound, lanes[lane]);
+        stage->release(stage, pass->first + i);
+        TRY(exec_check(stage, error));
+        if (stage->block_done) TRY(stage->block_done(stage, i + 1, pass->count, error));
+    }
+    for (int32_t lane = 0; pass->end && lane < count; lane++)
+        pass->end(&stage->exec, global, globals, lanes[lane]);
+    return exec_check(stage, error);
+}
+
+/* One walk over the phase's blocks for `count` lanes. */
+static enum shoal_status walk(struct stage *stage, struct phase_pass p, void **lanes, int32_t count,
+    struct shoal_error *error)
+{
+    int32_t most = 1;
+    struct matrix *bound;
+    enum shoal_status status;
+
+    for (int32_t i = 0; i < p.model->block_count; i++)
+        if (p.model->blocks[i].weight_count > most) most = p.model->blocks[i].weight_count;
+    bound = mem_calloc((size_t)most * 2, sizeof *bound);
+    if (!bound) FAIL_MEMORY(error);
+    status = walk_bound(stage, p, lanes, count, bound, bound + most, error);
+    mem_free(bound);
+    return status;
+}
+
+/* Walks in groups of the stage's lanes. */
+static enum shoal_status walk_all(struct stage *stage, struct phase_pass p, void **lanes,
+    int32_t count, struct shoal_error *error)
+{
+    for (int32_t first = 0; first < count; first += stage->lanes) {
+        int32_t left = count - first;
+
+        TRY(walk(stage, p, lanes + first, left < stage->lanes ? left : stage->lanes, error));
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status synchronise(struct stage *stage, struct shoal_error *error)
+{
+    return stage->exec.device->ops->stream_synchronize(stage->exec.stream, error);
+}
+
+/* ---- the phases ---- */
+
+struct run {
+    const struct job *job;
+    struct stage *stage;
+    struct job_output *output;
+    struct qwen3_lane *text[2];
+    struct zimage_prompt *prompts[2];
+    struct zimage_lane *lanes; /* [count * prompt_count]: picture by picture */
+    struct matrix *latents;    /* [count] */
+    float *noise;              /* [count][latent] */
+    void **pointers;           /* to the lanes that walk */
+};
+
+static uint64_t latent_size(const struct job *job)
+{
+    return (uint64_t)(job->latent_channels * job->latent_height * job->latent_width);
+}
+
+static enum shoal_status run_text(struct run *r, struct shoal_error *error)
+{
+    struct phase_pass p = job_phase(r->job, SHOAL_PHASE_TEXT);
+
+    for (int32_t i = 0; i < r->job->prompt_count; i++) {
+        TRY(qwen3_lane_create(p.model, r->output->latents ? r->job->prompts[i].ids : NULL,
+            (int64_t)r->job->prompts[i].count, &r->text[i], error));
+        r->pointers[i] = r->text[i];
+    }
+    TRY(walk_all(r->stage, p, r->pointers, r->job->prompt_count, error));
+    return synchronise(r->stage, error);
+}
+
+static enum shoal_status run_context(struct run *r, struct shoal_error *error)
+{
+    struct phase_pass p = job_phase(r->job, SHOAL_PHASE_CONTEXT);
+
+    for (int32_t i = 0; i < r->job->prompt_count; i++) {
+        const struct zimage_prompt_spec spec = {
+            .features = r->text[i]->features,
+            .tokens = (int64_t)r->job->prompts[i].count,
+            .height = r->job->latent_height,
+            .width = r->job->latent_width,
+            .times = r->job->schedule.times,
+            .steps = r->job->schedule.steps,
+        };
+
+        TRY(zimage_prompt_create(p.model, &spec, &r->prompts[i], error));
+        r->pointers[i] = r->prompts[i];
+    }
+    TRY(walk_all(r->stage, p, r->pointers, r->job->prompt_count, error));
+    TRY(synchronise(r->stage, error));
+    for (int32_t i = 0; i < r->job->prompt_count; i++)
+        qwen3_lane_destroy(&r->stage->exec, &r->text[i]);
+    return SHOAL_OK;
+}
+
+/* Picture i starts from the noise of seed + i, so that any of them can be had alone again. */
+static enum shoal_status start_pictures(struct run *r, struct shoal_error *error)
+{
+    const struct job *job = r->job;
+    struct exec *x = &r->stage->exec;
+    int64_t pixels = job->latent_height * job->latent_width;
+
+    for (int32_t i = 0; i < job->request.count; i++) {
+        float *noise = r->noise + (uint64_t)i * latent_size(job);
+
+        if (r->output->latents) {
+            struct rng rng;
+
+            rng_init(&rng, job->request.seed + (uint64_t)i);
+            rng_normal(&rng, noise, latent_size(job));
+        }
+        r->latents[i] = exec_alloc(x, job->latent_channels, pixels);
+        exec_upload(x, r->latents[i], noise);
+        for (int32_t k = 0; k < job->prompt_count; k++) {
+            struct zimage_lane *lane = &r->lanes[i * job->prompt_count + k];
+
+            lane->prompt = r->prompts[k];
+            lane->latent = r->latents[i];
+            lane->velocity = exec_alloc(x, job->latent_channels, pixels);
+            r->pointers[i * job->prompt_count + k] = lane;
+        }
+    }
+    return exec_check(r->stage, error);
+}
+
+/* latent += what the sampler makes of the lanes' velocities. */
+static void advance(struct run *r, int32_t step)
+{
+    const struct job *job = r->job;
+    struct exec *x = &r->stage->exec;
+    struct sampler_step s = job->sampler->step(&job->schedule, step);
+
+    for (int32_t i = 0; i < job->request.count; i++) {
+        const struct zimage_lane *lane = &r->lanes[i * job->prompt_count];
+
+        if (job->prompt_count == 2)
+            x->ops->guide(x->stream, lane[0].velocity, lane[0].velocity, lane[1].velocity,
+                job->request.cfg - 1);
+        x->ops->blend(x->stream, r->latents[i], s.velocity, lane[0].velocity, s.sample);
+    }
+}
+
+static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
+{
+    struct phase_pass p = job_phase(r->job, SHOAL_PHASE_STEPS);
+    struct exec *x = &r->stage->exec;
+    int32_t lanes = job_lane_count(r->job);
+
+    TRY(start_pictures(r, error));
+    for (int32_t step = 0; step < r->stage->steps; step++) {
+        for (int32_t i = 0; i < lanes; i++)
+            r->lanes[i].step = step;
+        TRY(walk_all(r->stage, p, r->pointers, lanes, error));
+        advance(r, step);
+        TRY(exec_check(r->stage, error));
+        if (r->stage->unit_done) r->stage->unit_done(r->stage, step + 1, r->stage->steps);
+    }
+    TRY(synchronise(r->stage, error));
+    for (int32_t i = 0; i < lanes; i++)
+        exec_free(x, &r->lanes[i].velocity);
+    for (int32_t i = 0; i < r->job->prompt_count; i++)
+        zimage_prompt_destroy(x, &r->prompts[i]);
+    return SHOAL_OK;
+}
+
+static enum shoal_status run_decode(struct run *r, struct shoal_error *error)
+{
+    struct phase_pass p = job_phase(r->job, SHOAL_PHASE_DECODE);
+    struct exec *x = &r->stage->exec;
+
+    for (int32_t i = 0; i < r->job->request.count; i++) {
+        struct klvae_lane lane = {.latent = r->latents[i],
+            .height = r->job->latent_height,
+            .width = r->job->latent_width,
+            .image = r->output->image};
+        void *pointer = &lane;
+        enum shoal_status status;
+
+        if (r->output->latents)
+            exec_download(x, r->output->latents + (uint64_t)i * latent_size(r->job), r->latents[i]);
+        status = walk(r->stage, p, &pointer, 1, error);
+        if (!status) status = synchronise(r->stage, error);
+        klvae_lane_fini(x, &lane);
+        if (!status && r->output->take) status = r->output->take(r->output, i, error);
+        if (status) return status;
+        exec_free(x, &r->latents[i]);
+        if (r->stage->unit_done) r->stage->unit_done(r->stage, i + 1, r->job->request.count);
+    }
+    return SHOAL_OK;
+}
+
+static void run_fini(struct run *r)
+{
+    struct exec *x = &r->stage->exec;
+
+    for (int32_t i = 0; r->lanes && i < job_lane_count(r->job); i++) {
+        zimage_lane_fini(x, &r->lanes[i]);
+        exec_free(x, &r->lanes[i].velocity);
+    }
+    for (int i = 0; i < 2; i++) {
+        qwen3_lane_destroy(x, &r->text[i]);
+        zimage_prompt_destroy(x, &r->prompts[i]);
+    }
+    for (int32_t i = 0; r->latents && i < r->job->request.count; i++)
+        exec_free(x, &r->latents[i]);
+    mem_free(r->lanes);
+    mem_free(r->latents);
+    mem_free(r->noise);
+    mem_free(r->pointers);
+}
+
+enum shoal_status job_run(const struct job *job, struct stage *stage, struct job_output *output,
+    struct shoal_error *error)
+{
+    static enum shoal_status (*const phases[SHOAL_PHASES])(struct run *, struct shoal_error *) = {
+        run_text, run_context, run_steps, run_decode};
+    struct run run = {.job = job, .stage = stage, .output = output};
+    size_t count = (size_t)job->request.count;
+    enum shoal_status status = SHOAL_OK;
+
+    run.lanes = mem_calloc(count * 2, sizeof *run.lanes);
+    run.latents = mem_calloc(count, sizeof *run.latents);
+    run.noise = mem_calloc(count * latent_size(job), sizeof *run.noise);
+    run.pointers = mem_calloc(count * 2, sizeof *run.pointers);
+    if (!run.lanes || !run.latents || !run.noise || !run.pointers)
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+    for (int phase = 0; phase < SHOAL_PHASES && !status; phase++) {
+        status = stage->begin(stage, job, (enum shoal_phase)phase, error);
+        if (status) break;
+        status = phases[phase](&run, error);
+        stage->end(stage, (enum shoal_phase)phase);
+    }
+    if (status) {
+        /* What was given may still read host memory; what it says now is of no interest. */
+        enum shoal_status ignored = synchronise(stage, NULL);
+        (void)ignored;
+    }
+    run_fini(&run);
+    return status;
+}

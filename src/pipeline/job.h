@@ -1,0 +1,81 @@
+/*
+ * A job: a request resolved against a model, and the program it is: text, context, steps, decode.
+ *
+ * The program runs on a stage. The counting stage adds up what it needs (that is the plan), the
+ * real stage does it; the calls are the same, so the plan cannot be wrong about the run.
+ */
+#ifndef PIPELINE_JOB_H
+#define PIPELINE_JOB_H
+
+#include "pipeline/parts.h"
+#include "sampling/sampler.h"
+
+struct job_prompt {
+    int32_t *ids;
+    size_t count;
+};
+
+struct job {
+    const struct shoal_model *model;
+    struct shoal_request request; /* its strings are owned */
+    const struct sampler *sampler;
+    struct schedule schedule;
+    struct job_prompt prompts[2]; /* conditional, then unconditional if guided */
+    int32_t prompt_count, max_prompt_tokens;
+    size_t dropped[2]; /* tokens of each prompt beyond what the model takes */
+    int64_t latent_height, latent_width, latent_channels;
+};
+
+/* Checks and copies the request. */
+enum shoal_status job_init(struct job *job, const struct shoal_model *model,
+    const struct shoal_request *request, struct shoal_error *error) SHOAL_CHECKED;
+void job_fini(struct job *job); /* accepts a zeroed one */
+
+static inline int32_t job_lane_count(const struct job *job)
+{
+    return job->request.count * job->prompt_count;
+}
+
+/* ---- stages ---- */
+
+/* Which pass of which model a phase is. */
+struct phase_pass {
+    const struct model *model;
+    const struct pass *pass;
+};
+struct phase_pass job_phase(const struct job *job, enum shoal_phase phase);
+
+/* How often a phase walks its blocks when `lanes` lanes share a walk. */
+int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes);
+
+/*
+ * What a job runs on. begin makes a phase's weights available, acquire and release one block's for
+ * work given in between. Members that say so may be NULL.
+ */
+struct stage {
+    struct exec exec;
+    int32_t lanes; /* that share a walk */
+    int32_t steps; /* sampling steps to run: all of the job's, or 1 when counting */
+    enum shoal_status (*begin)(
+        struct stage *, const struct job *, enum shoal_phase, struct shoal_error *) SHOAL_CHECKED;
+    void (*end)(struct stage *, enum shoal_phase);
+    device_addr (*globals)(struct stage *);
+    device_addr (*acquire)(struct stage *, int32_t block);
+    void (*release)(struct stage *, int32_t block);
+    /* May be NULL. After a walk's block, and after a step; a failure ends the run. */
+    enum shoal_status (*block_done)(struct stage *, int32_t done, int32_t of, struct shoal_error *);
+    void (*unit_done)(struct stage *, int32_t done, int32_t of);
+};
+
+/* Where the results go. The host side of copies, so it must outlive the job's run. */
+struct job_output {
+    float *latents; /* [count][channels * height * width]; NULL when counting */
+    float *image;   /* [3, 8 height * 8 width]: the one being decoded; NULL when counting */
+    /* Called with image `index` in `image`; NULL when counting. */
+    enum shoal_status (*take)(struct job_output *, int32_t index, struct shoal_error *);
+};
+
+enum shoal_status job_run(const struct job *job, struct stage *stage, struct job_output *output,
+    struct shoal_error *error) SHOAL_CHECKED;
+
+#endif

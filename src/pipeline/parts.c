@@ -1,0 +1,308 @@
+/* Finding a model's parts: diffusers folders, ComfyUI folders, single files. */
+#include "pipeline/parts.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "checkpoint/json.h"
+#include "models/dit/zimage.h"
+#include "models/text/qwen3.h"
+#include "models/vae/klvae.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SETTINGS_LIMIT_BYTES (1u << 20)
+
+/* Where each part lies in the two folder layouts; the first that exists is taken. */
+static const char *const part_folders[FAMILY_KINDS][4] = {
+    [FAMILY_DIT] = {"transformer", "diffusion_models", "unet"},
+    [FAMILY_TEXT] = {"text_encoder", "text_encoders", "clip"},
+    [FAMILY_VAE] = {"vae"},
+};
+
+static const char *const part_options[FAMILY_KINDS] = {"--dit", "--text-encoder", "--vae"};
+
+/* Joins folder and name; *path is mem_free'd by the caller. */
+static enum shoal_status join(
+    const char *folder, const char *name, char **path, struct shoal_error *error)
+{
+    *path = mem_format("%s/%s", folder, name);
+    if (!*path) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+/* The part's folder inside the model's folder. */
+static enum shoal_status find_in_folder(
+    const char *folder, enum family_kind kind, char **path, struct shoal_error *error)
+{
+    for (int i = 0; part_folders[kind][i]; i++) {
+        TRY(join(folder, part_folders[kind][i], path, error));
+        if (file_kind(*path) == FILE_FOLDER) return SHOAL_OK;
+        mem_free(*path);
+        *path = NULL;
+    }
+    FAIL(error, SHOAL_E_MISSING,
+        "%s: no %s: neither %s/ (diffusers layout) nor %s/ (ComfyUI layout) is there; name it with "
+        "%s",
+        folder, family_kind_name(kind), part_folders[kind][0],
+        part_folders[kind][1] ? part_folders[kind][1] : part_folders[kind][0], part_options[kind]);
+}
+
+static const char *given_path(const struct shoal_model_paths *paths, enum family_kind kind)
+{
+    switch (kind) {
+    case FAMILY_DIT:
+        return paths->dit;
+    case FAMILY_TEXT:
+        return paths->text_encoder;
+    default:
+        return paths->vae;
+    }
+}
+
+/* *path: the file or folder that holds the part; mem_free'd by the caller. */
+static enum shoal_status find_part(const struct shoal_model_paths *paths, enum family_kind kind,
+    char **path, struct shoal_error *error)
+{
+    const char *given = given_path(paths, kind);
+
+    if (!given && !paths->model)
+        FAIL(error, SHOAL_E_MISSING, "no %s: name a model, or the part with %s",
+            family_kind_name(kind), part_options[kind]);
+    if (!given && file_kind(paths->model) == FILE_NONE)
+        FAIL(error, SHOAL_E_MISSING, "%s: no such file or folder", paths->model);
+    if (!given && file_kind(paths->model) == FILE_FOLDER)
+        return find_in_folder(paths->model, kind, path, error);
+    *path = mem_strdup(given ? given : paths->model);
+    if (!*path) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+static enum shoal_status open_part(const struct shoal_model_paths *paths, enum family_kind kind,
+    struct shoal_model *model, struct shoal_error *error)
+{
+    char *path = NULL, *config = NULL;
+    enum shoal_status status;
+
+    TRY(find_part(paths, kind, &path, error));
+    TRY_OR_FAIL(checkpoint_open(path, &model->checkpoints[kind], error));
+    TRY_OR_FAIL(family_config_beside(path, &config, error));
+    status = family_open(model->checkpoints[kind], kind, config, &model->parts[kind], error);
+    if (status && error && !given_path(paths, kind) && paths->model &&
+        file_kind(paths->model) == FILE_REGULAR && kind != FAMILY_DIT) {
+        char text[64];
+
+        snprintf(text, sizeof text, " (name the %s with %s)", family_kind_name(kind),
+            part_options[kind]);
+        strncat(error->text, text, sizeof error->text - strlen(error->text) - 1);
+    }
+fail:
+    mem_free(config);
+    mem_free(path);
+    return status;
+}
+
+/* Whether folder/name is there; if so *path is that, mem_free'd by the caller. */
+static enum shoal_status probe(
+    const char *folder, const char *name, char **path, bool *found, struct shoal_error *error)
+{
+    TRY(join(folder, name, path, error));
+    *found = file_kind(*path) == FILE_REGULAR;
+    if (*found) return SHOAL_OK;
+    mem_free(*path);
+    *path = NULL;
+    return SHOAL_OK;
+}
+
+/* tokenizer.json: where it was said to be, in the model's folder, or near the text encoder. */
+static enum shoal_status open_tokenizer(
+    const struct shoal_model_paths *paths, struct shoal_model *model, struct shoal_error *error)
+{
+    static const char *const names[] = {
+        "tokenizer/tokenizer.json", "tokenizer.json", "../tokenizer/tokenizer.json"};
+    const char *folders[2] = {paths->model, paths->text_encoder};
+    bool found = false;
+    char *path = NULL;
+
+    if (paths->tokenizer) return tokenizer_open(paths->tokenizer, &model->tokenizer, error);
+    for (int f = 0; f < 2 && !found; f++) {
+        if (!folders[f] || file_kind(folders[f]) != FILE_FOLDER) continue;
+        for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++)
+            TRY(probe(folders[f], names[i], &path, &found, error));
+    }
+    if (!found)
+        FAIL(error, SHOAL_E_MISSING,
+            "no tokenizer: tokenizer.json is neither in the model's folder nor in tokenizer/; name "
+            "it with --tokenizer");
+    enum shoal_status status = tokenizer_open(path, &model->tokenizer, error);
+
+    mem_free(path);
+    return status;
+}
+
+/* A number of the settings object, kept within [low, high]; left alone when it is not there. */
+static enum shoal_status read_number(const json_t *object, const char *path, const char *key,
+    double low, double high, double *value, struct shoal_error *error)
+{
+    const json_t *item = json_object_get(object, key);
+
+    if (!item) return SHOAL_OK;
+    if (!json_is_number(item) || !(json_number_value(item) >= low) ||
+        !(json_number_value(item) <= high))
+        FAIL(error, SHOAL_E_FORMAT, "%s: %s must be a number from %g to %g", path, key, low, high);
+    *value = json_number_value(item);
+    return SHOAL_OK;
+}
+
+static enum shoal_status read_settings(
+    const char *folder, const char *name, json_t **object, char **path, struct shoal_error *error)
+{
+    enum shoal_status status;
+    size_t bytes;
+    char *text;
+    bool found;
+
+    *object = NULL;
+    TRY(probe(folder, name, path, &found, error));
+    if (!found) return SHOAL_OK;
+    TRY(file_read_all(*path, SETTINGS_LIMIT_BYTES, &text, &bytes, error));
+    status = json_parse_object(*path, "the file", text, bytes, object, error);
+    mem_free(text);
+    return status;
+}
+
+/*
+ * The family's published defaults (Z-Image-Turbo's), then what the folder says: the scheduler's
+ * shift, and shoal.json, which a model may carry for the settings that diffusers keeps in code.
+ */
+static enum shoal_status read_defaults(
+    const char *folder, struct model_defaults *defaults, struct shoal_error *error)
+{
+    double width = 1024, height = 1024, steps = 8, cfg = 1, shift = 3, max_tokens = 512;
+    enum shoal_status status = SHOAL_OK;
+    char *path = NULL;
+    json_t *object = NULL;
+
+    if (folder && file_kind(folder) == FILE_FOLDER) {
+        TRY_OR_FAIL(
+            read_settings(folder, "scheduler/scheduler_config.json", &object, &path, error));
+        TRY_OR_FAIL(read_number(object, path, "shift", 0.01, 100, &shift, error));
+        json_decref(object);
+        mem_free(path);
+        path = NULL;
+        TRY_OR_FAIL(read_settings(folder, "shoal.json", &object, &path, error));
+        TRY_OR_FAIL(read_number(object, path, "width", 16, 16384, &width, error));
+        TRY_OR_FAIL(read_number(object, path, "height", 16, 16384, &height, error));
+        TRY_OR_FAIL(read_number(object, path, "steps", 1, 1000, &steps, error));
+        TRY_OR_FAIL(read_number(object, path, "cfg", 0, 100, &cfg, error));
+        TRY_OR_FAIL(read_number(object, path, "max_tokens", 1, 65536, &max_tokens, error));
+    }
+    *defaults = (struct model_defaults){.width = (int32_t)width,
+        .height = (int32_t)height,
+        .steps = (int32_t)steps,
+        .cfg = (float)cfg,
+        .shift = (float)shift,
+        .max_tokens = (int32_t)max_tokens};
+fail:
+    json_decref(object);
+    mem_free(path);
+    return status;
+}
+
+/* The parts must speak of the same widths. */
+static enum shoal_status check_parts(const struct shoal_model *model, struct shoal_error *error)
+{
+    const struct zimage_config *dit = zimage_config(model->parts[FAMILY_DIT]);
+    const struct qwen3_config *text = qwen3_config(model->parts[FAMILY_TEXT]);
+    const struct klvae_config *vae = klvae_config(model->parts[FAMILY_VAE]);
+
+    if (dit->cap_dim != text->hidden)
+        FAIL(error, SHOAL_E_INVALID,
+            "the text encoder %s gives features of width %lld, but the DiT %s takes %lld: they are "
+            "not of the same model",
+            checkpoint_path(model->checkpoints[FAMILY_TEXT]), (long long)text->hidden,
+            checkpoint_path(model->checkpoints[FAMILY_DIT]), (long long)dit->cap_dim);
+    if (dit->channels != vae->latent_channels)
+        FAIL(error, SHOAL_E_INVALID,
+            "the VAE %s takes latents of %lld channels, but the DiT %s gives %lld: they are not of "
+            "the same model",
+            checkpoint_path(model->checkpoints[FAMILY_VAE]), (long long)vae->latent_channels,
+            checkpoint_path(model->checkpoints[FAMILY_DIT]), (long long)dit->channels);
+    if ((int64_t)tokenizer_vocab(model->tokenizer) > text->vocabulary)
+        FAIL(error, SHOAL_E_INVALID,
+            "the tokenizer has %lld tokens, but the text encoder %s only %lld: they are not of the "
+            "same model",
+            (long long)tokenizer_vocab(model->tokenizer),
+            checkpoint_path(model->checkpoints[FAMILY_TEXT]), (long long)text->vocabulary);
+    return SHOAL_OK;
+}
+
+/* "/a/b/model/" -> "model". */
+static char *own_name(const char *path)
+{
+    size_t end = strlen(path), begin;
+
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';)
+        begin--;
+    return mem_format("%.*s", (int)(end - begin), path + begin);
+}
+
+enum shoal_status shoal_model_open(
+    const struct shoal_model_paths *paths, struct shoal_model **model, struct shoal_error *error)
+{
+    struct shoal_model *m = mem_calloc(1, sizeof *m);
+    enum shoal_status status;
+
+    if (!m) FAIL_MEMORY(error);
+    for (int kind = 0; kind < FAMILY_KINDS; kind++)
+        TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, m, error));
+    TRY_OR_FAIL(open_tokenizer(paths, m, error));
+    TRY_OR_FAIL(check_parts(m, error));
+    TRY_OR_FAIL(read_defaults(paths->model, &m->defaults, error));
+    m->name = own_name(paths->model ? paths->model : paths->dit);
+    if (!m->name) {
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+        goto fail;
+    }
+    *model = m;
+    return SHOAL_OK;
+fail:
+    shoal_model_close(&m);
+    return status;
+}
+
+void shoal_model_close(struct shoal_model **model)
+{
+    struct shoal_model *m = *model;
+
+    if (!m) return;
+    tokenizer_close(&m->tokenizer);
+    for (int kind = 0; kind < FAMILY_KINDS; kind++) {
+        model_destroy(&m->parts[kind]);
+        checkpoint_close(&m->checkpoints[kind]);
+    }
+    mem_free(m->name);
+    mem_free(m);
+    *model = NULL;
+}
+
+void shoal_request_init(struct shoal_request *request, const struct shoal_model *model)
+{
+    const struct model_defaults *d = &model->defaults;
+
+    *request = (struct shoal_request){
+        .width = d->width,
+        .height = d->height,
+        .steps = d->steps,
+        .count = 1,
+        .cfg = d->cfg,
+        .shift = d->shift,
+        .vram_bytes = SHOAL_UNLIMITED,
+        .ram_bytes = SHOAL_UNLIMITED,
+        .resident_blocks = SHOAL_AUTO,
+        .prefetch_slots = SHOAL_AUTO,
+        .lanes = SHOAL_AUTO,
+    };
+}

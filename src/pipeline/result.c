@@ -1,0 +1,69 @@
+/* Results: reading them, and writing pictures. */
+#include "pipeline/run.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+
+void shoal_result_destroy(struct shoal_result **result)
+{
+    struct shoal_result *r = *result;
+
+    if (!r) return;
+    mem_free(r->latents);
+    mem_free(r->pixels);
+    mem_free(r->prompt);
+    mem_free(r->negative_prompt);
+    mem_free(r->model);
+    mem_free(r);
+    *result = NULL;
+}
+
+void shoal_result_report(const struct shoal_result *result, struct shoal_report *report)
+{
+    *report = result->report;
+}
+
+int32_t shoal_result_count(const struct shoal_result *result)
+{
+    return result->count;
+}
+
+void shoal_result_image(const struct shoal_result *result, int32_t index, struct shoal_image *image)
+{
+    *image = (struct shoal_image){
+        .width = result->width,
+        .height = result->height,
+        .rgb = result->pixels + (size_t)index * result->pixel_bytes,
+        .latents = result->latents + (size_t)index * result->latent_count,
+        .latent_count = result->latent_count,
+        .seed = result->seed + (uint64_t)index,
+    };
+}
+
+enum shoal_status shoal_result_write_png(
+    const struct shoal_result *result, int32_t index, const char *path, struct shoal_error *error)
+{
+    struct png_settings settings = result->settings;
+    struct shoal_image image;
+    uint8_t *data = NULL;
+    char *parameters = NULL;
+    size_t bytes;
+    enum shoal_status status;
+
+    if (index < 0 || index >= result->count)
+        FAIL(
+            error, SHOAL_E_INVALID, "picture %d is not between 0 and %d", index, result->count - 1);
+    shoal_result_image(result, index, &image);
+    settings.seed = image.seed;
+    TRY(png_parameters(&settings, &parameters, error));
+    const struct png_entry entries[] = {
+        {"parameters", parameters}, {"Software", "shoal " SHOAL_VERSION}};
+
+    TRY_OR_FAIL(png_encode(image.rgb, image.width, image.height, entries,
+        sizeof entries / sizeof *entries, &data, &bytes, error));
+    status = file_write_whole(path, data, bytes, error);
+fail:
+    mem_free(data);
+    mem_free(parameters);
+    return status;
+}

@@ -1,0 +1,254 @@
+/* Running a plan: the job on a real device, weights through the streamer. */
+#include "pipeline/run.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "device/cpu/cpu.h"
+#include "media/pixels.h"
+#include "models/vae/klvae.h"
+#include "stream/streamer.h"
+
+#include <stdio.h>
+
+struct real_stage {
+    struct stage stage; /* first */
+    const struct shoal_plan *plan;
+    const struct shoal_callbacks *callbacks;
+    struct arena arena;
+    struct streamer *streamer; /* of the phase that runs */
+    struct shoal_report report;
+    struct shoal_progress progress;
+    uint64_t begun_ns, unit_ns; /* when the phase and its last step began */
+    uint64_t unit_bytes;        /* copied when the last step was done */
+};
+
+static bool cancelled(void *user)
+{
+    const struct real_stage *r = user;
+
+    return r->callbacks->cancelled && r->callbacks->cancelled(r->callbacks->user);
+}
+
+static void report_progress(struct real_stage *r)
+{
+    r->progress.seconds = (double)(clock_ns() - r->begun_ns) * 1e-9;
+    if (r->callbacks->progress) r->callbacks->progress(r->callbacks->user, &r->progress);
+}
+
+/* What a phase's progress counts. */
+static int32_t units(const struct job *job, enum shoal_phase phase)
+{
+    switch (phase) {
+    case SHOAL_PHASE_STEPS:
+        return job->request.steps;
+    case SHOAL_PHASE_DECODE:
+        return job->request.count;
+    default:
+        return job->prompt_count;
+    }
+}
+
+static enum shoal_status real_begin(
+    struct stage *stage, const struct job *job, enum shoal_phase phase, struct shoal_error *error)
+{
+    struct real_stage *r = (struct real_stage *)stage;
+    const struct plan_phase *planned = &r->plan->solution.phases[phase];
+    struct phase_pass p = job_phase(job, phase);
+    const struct streamer_setup setup = {
+        .arena = &r->arena,
+        .compute = stage->exec.stream,
+        .model = p.model,
+        .pass = p.pass,
+        .resident = planned->resident,
+        .ring_bytes = planned->ring_bytes,
+        .walks = job_walks(job, phase, stage->lanes),
+    };
+
+    r->begun_ns = clock_ns();
+    r->progress = (struct shoal_progress){
+        .phase = phase, .steps = units(job, phase), .blocks = p.pass->count};
+    TRY(streamer_create(&r->streamer, &setup, cancelled, r, error));
+    r->report.load_seconds += (double)streamer_stats(r->streamer).load_ns * 1e-9;
+    r->unit_ns = clock_ns();
+    r->unit_bytes = streamer_stats(r->streamer).copied_bytes;
+    report_progress(r);
+    return SHOAL_OK;
+}
+
+static void real_end(struct stage *stage, enum shoal_phase phase)
+{
+    struct real_stage *r = (struct real_stage *)stage;
+
+    r->report.copied_bytes += streamer_stats(r->streamer).copied_bytes;
+    streamer_destroy(&r->streamer);
+    arena_clear_bottom(&r->arena);
+    r->report.phase_seconds[phase] = (double)(clock_ns() - r->begun_ns) * 1e-9;
+}
+
+static device_addr real_globals(struct stage *stage)
+{
+    return streamer_globals(((struct real_stage *)stage)->streamer);
+}
+
+static device_addr real_acquire(struct stage *stage, int32_t block)
+{
+    return streamer_acquire(((struct real_stage *)stage)->streamer, block);
+}
+
+static void real_release(struct stage *stage, int32_t block)
+{
+    streamer_release(((struct real_stage *)stage)->streamer, block);
+}
+
+static enum shoal_status real_block_done(
+    struct stage *stage, int32_t done, int32_t of, struct shoal_error *error)
+{
+    struct real_stage *r = (struct real_stage *)stage;
+
+    if (cancelled(r)) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
+    r->progress.block = done;
+    r->progress.blocks = of;
+    report_progress(r);
+    return SHOAL_OK;
+}
+
+static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
+{
+    struct real_stage *r = (struct real_stage *)stage;
+    uint64_t now = clock_ns(), copied = streamer_stats(r->streamer).copied_bytes;
+
+    r->progress.step = done;
+    r->progress.steps = of;
+    r->progress.block = 0;
+    r->progress.step_seconds = (double)(now - r->unit_ns) * 1e-9;
+    r->progress.step_bytes = copied - r->unit_bytes;
+    if (r->progress.phase == SHOAL_PHASE_STEPS) {
+        r->report.step_bytes += r->progress.step_bytes;
+        if (done == 1 || r->progress.step_seconds < r->report.step_seconds)
+            r->report.step_seconds = r->progress.step_seconds;
+    }
+    r->unit_ns = now;
+    r->unit_bytes = copied;
+    report_progress(r);
+}
+
+/* ---- the result ---- */
+
+struct run_output {
+    struct job_output output; /* first */
+    struct shoal_result *result;
+};
+
+/* A decoded picture: checked, then rounded to bytes. */
+static enum shoal_status take_picture(
+    struct job_output *output, int32_t index, struct shoal_error *error)
+{
+    struct shoal_result *r = ((struct run_output *)output)->result;
+    char what[32];
+
+    snprintf(what, sizeof what, "picture %d", index);
+    TRY(pixels_check(output->image, 3, r->height, r->width, what, error));
+    pixels_from_planes(
+        r->pixels + (size_t)index * r->pixel_bytes, output->image, r->height, r->width);
+    return SHOAL_OK;
+}
+
+static enum shoal_status result_create(
+    const struct shoal_plan *plan, struct shoal_result **result, struct shoal_error *error)
+{
+    const struct job *job = &plan->job;
+    const struct shoal_request *r = &job->request;
+    struct shoal_result *new = mem_calloc(1, sizeof *new);
+    enum shoal_status status = SHOAL_OK;
+
+    if (!new) FAIL_MEMORY(error);
+    new->width = r->width;
+    new->height = r->height;
+    new->count = r->count;
+    new->seed = r->seed;
+    new->latent_count = (size_t)(job->latent_channels * job->latent_height * job->latent_width);
+    new->pixel_bytes = (size_t)r->width *(size_t)r->height * 3;
+    new->latents = mem_calloc((size_t)r->count * new->latent_count, sizeof *new->latents);
+    new->pixels = mem_calloc((size_t)r->count, new->pixel_bytes);
+    new->prompt = mem_strdup(r->prompt);
+    new->negative_prompt = mem_strdup(r->negative_prompt);
+    new->model = mem_strdup(job->model->name);
+    new->settings = (struct png_settings){.prompt = new->prompt,
+        .negative_prompt = new->negative_prompt,
+        .sampler = job->sampler->name,
+        .model = new->model,
+        .steps = r->steps,
+        .width = r->width,
+        .height = r->height,
+        .cfg = r->cfg,
+        .shift = r->shift};
+    if (!new->latents || !new->pixels || !new->prompt || !new->negative_prompt || !new->model) {
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+        shoal_result_destroy(&new);
+    }
+    *result = new;
+    return status;
+}
+
+static enum shoal_status run_on(struct real_stage *r, struct device *device,
+    struct shoal_result *result, struct shoal_error *error)
+{
+    const struct job *job = &r->plan->job;
+    struct run_output output = {
+        .output = {.latents = result->latents, .take = take_picture}, .result = result};
+    struct stream *compute = NULL;
+    enum shoal_status status;
+
+    TRY(arena_open(&r->arena, device, r->plan->solution.peak_bytes, error));
+    TRY_OR_FAIL(device->ops->stream_create(device, false, &compute, error));
+    exec_init(&r->stage.exec, device, compute, r->arena.scratch, arena_top(&r->arena));
+    output.output.image = mem_calloc(result->pixel_bytes, sizeof *output.output.image);
+    if (!output.output.image) {
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+        goto fail;
+    }
+    status = job_run(job, &r->stage, &output.output, error);
+    r->report.peak_vram_bytes = arena_peak(&r->arena);
+fail:
+    streamer_destroy(&r->streamer);
+    if (compute) device->ops->stream_destroy(&compute);
+    arena_close(&r->arena);
+    mem_free(output.output.image);
+    return status;
+}
+
+enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_callbacks *callbacks,
+    struct shoal_result **result, struct shoal_error *error)
+{
+    static const struct shoal_callbacks none;
+    struct real_stage r = {.stage = {.lanes = plan->lanes,
+                               .steps = plan->job.request.steps,
+                               .begin = real_begin,
+                               .end = real_end,
+                               .globals = real_globals,
+                               .acquire = real_acquire,
+                               .release = real_release,
+                               .block_done = real_block_done,
+                               .unit_done = real_unit_done},
+        .plan = plan,
+        .callbacks = callbacks ? callbacks : &none};
+    struct shoal_result *new = NULL;
+    struct device *device = NULL;
+    uint64_t start = clock_ns();
+    enum shoal_status status;
+
+    if (plan->refusal) FAIL(error, SHOAL_E_BUDGET, "%s", plan->refusal);
+    TRY(result_create(plan, &new, error));
+    TRY_OR_FAIL(cpu_create(&device, CPU_KERNELS_FAST, plan->job.request.threads, error));
+    TRY_OR_FAIL(run_on(&r, device, new, error));
+    device_destroy(&device);
+    r.report.step_bytes /= (uint64_t)plan->job.request.steps;
+    r.report.seconds = (double)(clock_ns() - start) * 1e-9;
+    new->report = r.report;
+    *result = new;
+    return SHOAL_OK;
+fail:
+    device_destroy(&device);
+    shoal_result_destroy(&new);
+    return status;
+}

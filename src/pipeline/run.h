@@ -1,0 +1,20 @@
+/* What a run leaves: pictures, latents, and how it went. */
+#ifndef PIPELINE_RUN_H
+#define PIPELINE_RUN_H
+
+#include "media/png.h"
+#include "pipeline/plan.h"
+
+struct shoal_result {
+    int32_t width, height, count;
+    uint64_t seed;  /* of picture 0 */
+    float *latents; /* [count][latent_count] */
+    size_t latent_count;
+    uint8_t *pixels; /* [count][pixel_bytes]: height x width x 3 */
+    size_t pixel_bytes;
+    char *prompt, *negative_prompt, *model;
+    struct png_settings settings; /* borrows them; the seed is picture 0's */
+    struct shoal_report report;
+};
+
+#endif

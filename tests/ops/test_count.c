@@ -1,0 +1,110 @@
+/* The counting device: operations and bytes worked out by hand, and it touches no memory. */
+#include "../support.h"
+
+#include "device/count/count.h"
+
+static struct device *device;
+static struct stream *stream;
+
+/* Far from anything mapped. */
+static struct matrix at(enum dtype dtype, int64_t rows, int64_t cols)
+{
+    static device_addr next = (device_addr)1 << 41;
+
+    next += 1 << 20;
+    return matrix_at(next, dtype, rows, cols);
+}
+
+/* What has been added since the last call. */
+static void assert_added(uint64_t operations, uint64_t traffic)
+{
+    static struct count_totals before;
+    struct count_totals now = count_read(device);
+
+    assert_int_equal(now.operations - before.operations, operations);
+    assert_int_equal(now.traffic - before.traffic, traffic);
+    before = now;
+}
+
+static void test_operations(void **state)
+{
+    const struct compute_ops *ops = device->ops->compute;
+    struct matrix x = at(DTYPE_F32, 10, 8), y = at(DTYPE_F32, 10, 4), z = at(DTYPE_F32, 10, 8);
+    struct matrix w = at(DTYPE_BF16, 4, 8), bias = at(DTYPE_F16, 1, 4);
+    struct conv conv = {.height = 4, .width = 4, .kernel = 3, .upsample = 2};
+
+    (void)state;
+    ops->linear(stream, y, x, w, MATRIX_NONE);
+    assert_added(2 * 10 * 4 * 8, 320 + 160 + 64);
+    ops->linear(stream, y, x, w, bias);
+    assert_added(2 * 10 * 4 * 8 + 40, 320 + 160 + 64 + 8);
+    ops->gated_add(stream, z, MATRIX_NONE, x);
+    assert_added(80, 640);
+    ops->activate(stream, x, x, ACTIVATION_SILU); /* in place: once */
+    assert_added(320, 320);
+    /* Two heads of 4 over 10 keys. */
+    ops->attention(stream, z, x, x, x, 2, 2, 1, false);
+    assert_added(4 * 10 * 10 * 4 * 2, 4 * 320);
+    ops->attention(stream, z, x, x, x, 2, 2, 1, true);
+    assert_added(4 * 10 * 10 * 4 * 2 / 2, 4 * 320);
+    /* 3 channels of 2 x 2 to 5 of 4 x 4. */
+    ops->conv2d(stream, at(DTYPE_F32, 5, 16), at(DTYPE_F32, 3, 4), at(DTYPE_BF16, 5, 27),
+        MATRIX_NONE, &conv);
+    assert_added(2 * 5 * 3 * 9 * 16, 4 * 80 + 4 * 12 + 2 * 135);
+}
+
+static void test_arena_and_copies(void **state)
+{
+    struct shoal_error error = {0};
+    struct event *event;
+    struct count_totals before = count_read(device), now;
+
+    (void)state;
+    assert_ok(device->ops->arena_reserve(device, (uint64_t)1 << 45, &error));
+    assert_true(device->arena && device->arena % 4096 == 0);
+    assert_int_equal(device->arena_bytes, (uint64_t)1 << 45);
+    assert_int_equal(device->ops->arena_reserve(device, 1, &error), SHOAL_E_DEVICE);
+    device->ops->arena_release(device);
+    assert_int_equal(device->arena, 0);
+
+    assert_ok(device->ops->event_create(device, &event, &error));
+    device->ops->copy_in(stream, (device_addr)1 << 40, NULL, 100);
+    device->ops->event_record(stream, event);
+    device->ops->event_wait(stream, event);
+    device->ops->copy_out(stream, NULL, (device_addr)1 << 40, 7);
+    device->ops->event_destroy(&event);
+    assert_null(event);
+    assert_ok(device->ops->stream_synchronize(stream, &error));
+    now = count_read(device);
+    assert_int_equal(now.copied_in - before.copied_in, 100);
+    assert_int_equal(now.copied_out - before.copied_out, 7);
+    assert_int_equal(now.operations, before.operations);
+}
+
+static int open_device(void **state)
+{
+    struct shoal_error error = {0};
+
+    (void)state;
+    assert_ok(count_create(&device, &error));
+    assert_ok(device->ops->stream_create(device, false, &stream, &error));
+    return 0;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    device->ops->stream_destroy(&stream);
+    device_destroy(&device);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_arena_and_copies),
+    };
+
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}

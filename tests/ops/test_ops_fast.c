@@ -1,0 +1,328 @@
+/* Every fast operation against the reference, over random shapes, for every set of kernels that
+ * this CPU has. */
+#include "ops_support.h"
+
+#include <float.h>
+
+static struct bench reference, fast;
+static const char *kernels_name;
+
+#define ROUNDS 40
+
+/* Runs `call` on both devices; y is `clone`d for each, so that it may be an operand too. */
+#define BOTH(y, tolerance, call)                                                                   \
+    do {                                                                                           \
+        struct matrix start_ = (y), want_ = matrix_clone(start_);                                  \
+        struct matrix got_ = matrix_clone(start_);                                                 \
+        struct bench b = reference;                                                                \
+        char what_[200];                                                                           \
+                                                                                                   \
+        snprintf(what_, sizeof what_, "%s, %s", #call, kernels_name);                              \
+        (y) = want_;                                                                               \
+        call;                                                                                      \
+        b = fast;                                                                                  \
+        (y) = got_;                                                                                \
+        call;                                                                                      \
+        assert_close(what_, got_, want_, tolerance);                                               \
+        (y) = start_;                                                                              \
+        matrix_drop(want_);                                                                        \
+        matrix_drop(got_);                                                                         \
+    } while (0)
+
+static void drop(int count, const struct matrix *matrices)
+{
+    for (int i = 0; i < count; i++)
+        if (matrices[i].addr) matrix_drop(matrices[i]);
+}
+
+#define DROP(...)                                                                                  \
+    drop(sizeof((struct matrix[]){__VA_ARGS__}) / sizeof(struct matrix),                           \
+        (struct matrix[]){__VA_ARGS__})
+
+static int64_t random_size(int64_t most)
+{
+    return random_int(0, 3) ? random_int(1, most / 8 + 1) : random_int(1, most);
+}
+
+static void test_linear(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t m = random_size(600), n = random_size(300), k = random_size(600);
+        struct matrix y = random_floats(m, n), x = random_floats(m, k), w = random_weights(n, k);
+        struct matrix bias = random_vector(n, true);
+
+        BOTH(y, 2e-6, b.ops->linear(b.stream, y, x, w, bias));
+        DROP(y, x, w, bias);
+    }
+}
+
+/* Values at the edges of every weight type survive widening: also through packing. */
+static void test_widening(void **state)
+{
+    const enum dtype dtypes[] = {DTYPE_F16, DTYPE_BF16};
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        struct matrix x = matrix_new(dtypes[d], 256, 256, 256),
+                      one = matrix_new(DTYPE_F32, 1, 1, 1);
+        struct matrix y = matrix_new(DTYPE_F32, 256, 256, 256),
+                      z = matrix_new(DTYPE_F32, 1, 256, 256);
+
+        row_of(one, 0)[0] = 1;
+        for (uint32_t i = 0; i < 65536; i++)
+            ((uint16_t *)(uintptr_t)x.addr)[i] = (uint16_t)i;
+        fast.ops->copy(fast.stream, y, x);
+        for (uint32_t i = 0; i < 65536; i++) {
+            float want =
+                dtypes[d] == DTYPE_F16 ? f16_to_float((uint16_t)i) : bf16_to_float((uint16_t)i);
+            float got = row_of(y, 0)[i];
+
+            if (isnan(want))
+                assert_true(isnan(got));
+            else
+                assert_int_equal(float_to_bits(got), float_to_bits(want));
+        }
+        /* Each column of x as weights of one input. */
+        for (int64_t c = 0; c < 256; c++) {
+            struct matrix column = matrix_cols(x, c, 1);
+
+            fast.ops->linear(fast.stream, z, one, column, MATRIX_NONE);
+            for (int64_t r = 0; r < 256; r++) {
+                float want = row_of(y, r)[c], got = row_of(z, 0)[r];
+
+                assert_true(isnan(want) ? isnan(got) : got == want);
+            }
+        }
+        DROP(x, y, z, one);
+    }
+}
+
+static void test_norms(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t runs = random_int(1, 5), run = random_size(1500), rows = random_size(70);
+        struct matrix x = random_floats(rows, runs * run), y = matrix_clone(x);
+        struct matrix gamma = random_vector(run, true), scale = random_vector(runs * run, true);
+        float eps = random_int(0, 1) ? 1e-6f : 1e-5f;
+
+        BOTH(y, 2e-6, b.ops->rms_norm(b.stream, y, x, gamma, scale, eps));
+        BOTH(y, 2e-6, b.ops->rms_norm(b.stream, y, y, gamma, scale, eps));
+        BOTH(y, 4e-6, b.ops->layer_norm(b.stream, y, x, scale, eps));
+        BOTH(y, 4e-6, b.ops->layer_norm(b.stream, y, y, scale, eps));
+        DROP(x, y, gamma, scale);
+    }
+}
+
+static void test_group_norm(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int32_t groups = (int32_t)random_int(1, 8);
+        int64_t channels = groups * random_int(1, 8), pixels = random_size(3000);
+        struct matrix x = random_floats(channels, pixels), y = matrix_clone(x);
+        struct matrix affine = random_floats(2, channels);
+        struct matrix gamma = random_vector(channels, false), beta = random_vector(channels, false);
+
+        /* Far from 0: the variance must not cancel. */
+        for (int64_t r = 0; r < channels; r++)
+            for (int64_t c = 0; c < pixels; c++)
+                row_of(x, r)[c] += 50;
+        BOTH(affine, 2e-5, b.ops->group_norm(b.stream, affine, x, gamma, beta, groups, 1e-6f));
+        BOTH(y, 1e-6, b.ops->affine(b.stream, y, x, affine, ACTIVATION_SILU));
+        BOTH(y, 1e-6, b.ops->affine(b.stream, y, y, affine, ACTIVATION_NONE));
+        DROP(x, y, affine, gamma, beta);
+    }
+}
+
+static void test_elements(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t rows = random_size(100), cols = random_size(900);
+        struct matrix x = random_floats(rows, cols), y = random_floats(rows, cols);
+        struct matrix z = random_floats(rows, cols), gate = random_vector(cols, true);
+
+        for (int a = ACTIVATION_NONE; a <= ACTIVATION_GELU_TANH; a++) {
+            BOTH(y, 3e-7, b.ops->activate(b.stream, y, x, (enum activation)a));
+            BOTH(y, 3e-7, b.ops->activate(b.stream, y, y, (enum activation)a));
+        }
+        BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, x, z));
+        BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, y, z));
+        BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, x, y));
+        BOTH(y, 3e-7, b.ops->gated_add(b.stream, y, gate, x));
+        BOTH(y, 3e-7, b.ops->blend(b.stream, y, 0.3f, x, -1.7f));
+        BOTH(y, 3e-7, b.ops->guide(b.stream, y, x, z, 2.5f));
+        BOTH(y, 3e-7, b.ops->guide(b.stream, y, y, z, 2.5f));
+        BOTH(y, 3e-7, b.ops->guide(b.stream, y, x, y, 2.5f));
+        DROP(x, y, z, gate);
+    }
+}
+
+/* Over the whole range, relative to the value itself where it is not next to nothing. */
+static void test_functions(void **state)
+{
+    enum { COUNT = 40001 };
+    struct matrix x = matrix_new(DTYPE_F32, 1, COUNT, COUNT), want = matrix_clone(x);
+    struct matrix got = matrix_clone(x);
+
+    (void)state;
+    for (int i = 0; i < COUNT; i++)
+        row_of(x, 0)[i] = (float)(i - COUNT / 2) / 200;
+    for (int a = ACTIVATION_NONE; a <= ACTIVATION_GELU_TANH; a++) {
+        reference.ops->activate(reference.stream, want, x, (enum activation)a);
+        fast.ops->activate(fast.stream, got, x, (enum activation)a);
+        for (int i = 0; i < COUNT; i++) {
+            double w = (double)row_of(want, 0)[i], off = fabs((double)row_of(got, 0)[i] - w);
+
+            if (!(off <= 1e-6 * fabs(w) + 4e-7))
+                fail_msg("%s: activation %d of %g is %g, not %g", kernels_name, a,
+                    (double)row_of(x, 0)[i], (double)row_of(got, 0)[i], w);
+        }
+    }
+    DROP(x, want, got);
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t rows = random_size(60), pairs = random_size(100), heads = random_int(1, 6);
+        struct matrix x = random_floats(rows, 2 * pairs * heads);
+        struct matrix table = random_floats(rows, 2 * pairs);
+
+        BOTH(x, 3e-7, b.ops->rope(b.stream, x, table, ROPE_HALF));
+        BOTH(x, 3e-7, b.ops->rope(b.stream, x, table, ROPE_INTERLEAVED));
+        DROP(x, table);
+    }
+}
+
+static void test_attention(void **state)
+{
+    const int64_t dims[] = {32, 64, 128, 40, 7, 1, 96, 300};
+
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int32_t kv_heads = (int32_t)random_int(1, 3);
+        int32_t heads = kv_heads * (int32_t)random_int(1, 3);
+        int64_t dim = dims[random_int(0, 7)], queries = random_size(300), keys = random_size(600);
+        bool causal = random_int(0, 1);
+        float scale = 1 / sqrtf((float)dim);
+        struct matrix fused = random_floats(queries, heads * dim + 5);
+        struct matrix q = matrix_cols(fused, 5, heads * dim);
+        struct matrix k = random_floats(keys, kv_heads * dim);
+        struct matrix v = random_floats(keys, kv_heads * dim);
+        struct matrix out = random_floats(queries, heads * dim);
+
+        /* A score of 100 is good to 1e-5 in float, and so is its exponential. */
+        BOTH(out, 5e-5, b.ops->attention(b.stream, out, q, k, v, heads, kv_heads, scale, causal));
+        /* Scores so far apart that one key takes all. */
+        BOTH(out, 2e-3, b.ops->attention(b.stream, out, q, k, v, heads, kv_heads, 3, causal));
+        DROP(fused, k, v, out);
+    }
+}
+
+static void test_moves(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t rows = random_size(200), cols = random_size(300);
+        int32_t patch = (int32_t)random_int(1, 3);
+        int64_t height = patch * random_size(30), width = patch * random_size(30);
+        struct matrix x = random_weights(rows, cols), y = random_floats(rows, cols);
+        struct matrix t = random_floats(cols, rows), row = random_vector(cols, false);
+        struct matrix picture = random_floats(rows / 10 + 1, height * width);
+        struct matrix tokens =
+            random_floats(height / patch * (width / patch), picture.rows * patch * patch);
+
+        BOTH(y, 0, b.ops->copy(b.stream, y, x));
+        BOTH(y, 0, b.ops->copy(b.stream, y, row));
+        BOTH(t, 0, b.ops->transpose(b.stream, t, y));
+        BOTH(tokens, 0, b.ops->patchify(b.stream, tokens, picture, height, width, patch));
+        BOTH(picture, 0, b.ops->unpatchify(b.stream, picture, tokens, height, width, patch));
+        DROP(x, y, t, row, picture, tokens);
+    }
+}
+
+static void one_conv(int64_t in, int64_t out, int64_t height, int64_t width, int32_t upsample)
+{
+    struct conv conv = {.kernel = random_int(0, 2) ? 3 : 1, .upsample = upsample};
+    int64_t area = conv.kernel * conv.kernel;
+    struct matrix x = random_floats(in, height * width), y, w, bias = random_vector(out, true);
+
+    conv.height = height * upsample;
+    conv.width = width * upsample;
+    conv.accumulate = random_int(0, 1);
+    conv.affine = random_int(0, 1) ? random_floats(2, in) : MATRIX_NONE;
+    conv.activation = random_int(0, 1) ? ACTIVATION_SILU : ACTIVATION_NONE;
+    y = random_floats(out, conv.height * conv.width);
+    w = random_matrix(random_dtype(), out, in * area, in * area);
+    BOTH(y, 2e-6, b.ops->conv2d(b.stream, y, x, w, bias, &conv));
+    DROP(x, y, w, bias, conv.affine);
+}
+
+static void test_conv(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++)
+        one_conv(random_size(90), random_size(40), random_size(24), random_size(40),
+            (int32_t)random_int(1, 2));
+    one_conv(3, 5, 1, 1, 1);     /* one pixel */
+    one_conv(2, 3, 1, 300, 1);   /* one row */
+    one_conv(2, 3, 300, 1, 1);   /* one column */
+    one_conv(3, 4, 9, 65, 1);    /* just wider than whole rows */
+    one_conv(3, 4, 20, 100, 2);  /* many tiles across, the last one narrow */
+    one_conv(130, 200, 5, 7, 1); /* several pieces of channels and of outputs */
+    one_conv(600, 3, 4, 4, 1);
+}
+
+/* Not a number in, not a number out, and nothing hangs; other rows are not touched by it. */
+static void test_nan(void **state)
+{
+    struct matrix x = random_matrix(DTYPE_F32, 40, 64, 64), w = random_weights(32, 64);
+    struct matrix y = matrix_new(DTYPE_F32, 40, 32, 32), out = matrix_new(DTYPE_F32, 40, 64, 64);
+
+    (void)state;
+    row_of(x, 7)[3] = NAN;
+    fast.ops->linear(fast.stream, y, x, w, MATRIX_NONE);
+    assert_true(isnan(row_of(y, 7)[0]) && isnan(row_of(y, 7)[31]));
+    assert_false(isnan(row_of(y, 6)[0]) || isnan(row_of(y, 8)[31]));
+    fast.ops->rms_norm(fast.stream, out, x, MATRIX_NONE, MATRIX_NONE, 1e-6f);
+    assert_true(isnan(row_of(out, 7)[60]) && !isnan(row_of(out, 8)[60]));
+    for (int a = ACTIVATION_NONE; a <= ACTIVATION_GELU_TANH; a++) {
+        fast.ops->activate(fast.stream, out, x, (enum activation)a);
+        assert_true(isnan(row_of(out, 7)[3]) && !isnan(row_of(out, 7)[4]));
+    }
+    fast.ops->attention(fast.stream, out, x, x, x, 1, 1, 0.1f, false);
+    assert_true(isnan(row_of(out, 0)[0]) && isnan(row_of(out, 7)[0]));
+    DROP(x, w, y, out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_widening),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_group_norm),
+        cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_nan),
+    };
+    int failures = 0;
+
+    for (const struct kernels *const *k = all_kernels(); *k; k++) {
+        kernels_name = (*k)->name;
+        reference = bench_open(NULL, 1);
+        fast = bench_open(*k, 2);
+        failures += cmocka_run_group_tests_name(kernels_name, tests, NULL, NULL);
+        bench_close(&fast);
+        bench_close(&reference);
+    }
+    return failures;
+}

@@ -1,0 +1,287 @@
+/* Layers against the same formula computed whole: more rows than one chunk, strided weights,
+ * grouped heads; and the small host-side tables. */
+#include "support.h"
+
+#include "base/memory.h"
+#include "device/cpu/cpu.h"
+#include "layers/attention.h"
+#include "layers/chunk.h"
+#include "layers/rope.h"
+#include "layers/swiglu.h"
+#include "layers/timestep.h"
+
+#include <math.h>
+
+#define SCRATCH_BYTES ((uint64_t)256 << 20)
+
+struct bench {
+    struct device *device;
+    struct stream *stream;
+    struct region *region;
+    struct exec x;
+    uint64_t random;
+};
+
+static void bench_open(struct bench *b)
+{
+    struct shoal_error error = {0};
+
+    *b = (struct bench){.random = 1};
+    assert_ok(cpu_create(&b->device, CPU_KERNELS_FAST, 2, &error));
+    assert_ok(b->device->ops->arena_reserve(b->device, SCRATCH_BYTES, &error));
+    assert_ok(b->device->ops->stream_create(b->device, false, &b->stream, &error));
+    assert_ok(region_create(&b->region, SCRATCH_BYTES, &error));
+    exec_init(&b->x, b->device, b->stream, b->region, b->device->arena + SCRATCH_BYTES);
+}
+
+static void bench_close(struct bench *b)
+{
+    b->device->ops->stream_destroy(&b->stream);
+    device_destroy(&b->device);
+    region_destroy(&b->region);
+}
+
+static struct matrix random_matrix(struct bench *b, int64_t rows, int64_t cols, float size)
+{
+    struct shoal_error error = {0};
+    struct matrix m = exec_alloc(&b->x, rows, cols);
+    float *values = mem_alloc((size_t)(rows * cols) * sizeof *values);
+
+    assert_int_equal(b->x.error.status, SHOAL_OK);
+    for (int64_t i = 0; i < rows * cols; i++)
+        values[i] = ((float)test_random(&b->random) / 1073741824.0f - 1.0f) * size;
+    exec_upload(&b->x, m, values);
+    assert_ok(b->device->ops->stream_synchronize(b->stream, &error));
+    mem_free(values);
+    return m;
+}
+
+static struct matrix copy_of(struct bench *b, struct matrix m)
+{
+    struct matrix copy = exec_alloc(&b->x, m.rows, m.cols);
+
+    b->x.ops->copy(b->stream, copy, m);
+    return copy;
+}
+
+static void assert_close(struct bench *b, struct matrix got, struct matrix want)
+{
+    struct shoal_error error = {0};
+    size_t count = (size_t)(got.rows * got.cols);
+    float *values = mem_alloc(2 * count * sizeof *values);
+
+    exec_download(&b->x, values, got);
+    exec_download(&b->x, values + count, want);
+    assert_ok(b->device->ops->stream_synchronize(b->stream, &error));
+    assert_int_equal(b->x.error.status, SHOAL_OK);
+    for (size_t i = 0; i < count; i++)
+        if (!(fabsf(values[i] - values[count + i]) <= 2e-5f * (1 + fabsf(values[count + i]))))
+            fail_msg("element %zu: %g, not %g", i, (double)values[i], (double)values[count + i]);
+    mem_free(values);
+}
+
+/* ---- attention ---- */
+
+static void attention_whole(struct bench *b, struct matrix hidden, const struct attention_layer *l)
+{
+    const struct compute_ops *ops = b->x.ops;
+    int64_t q_dim = (int64_t)l->heads * l->head_dim, kv_dim = (int64_t)l->kv_heads * l->head_dim;
+    struct matrix normed = exec_alloc(&b->x, hidden.rows, hidden.cols);
+    struct matrix qkv = exec_alloc(&b->x, hidden.rows, q_dim + 2 * kv_dim);
+    struct matrix attended = exec_alloc(&b->x, hidden.rows, q_dim);
+    struct matrix q = matrix_cols(qkv, 0, q_dim), k = matrix_cols(qkv, q_dim, kv_dim);
+
+    ops->rms_norm(b->stream, normed, hidden, l->norm, l->scale, l->eps);
+    ops->linear(b->stream, qkv, normed, l->qkv, MATRIX_NONE);
+    ops->rms_norm(b->stream, q, q, l->q_norm, MATRIX_NONE, l->head_eps);
+    ops->rms_norm(b->stream, k, k, l->k_norm, MATRIX_NONE, l->head_eps);
+    ops->rope(b->stream, q, l->rope, l->layout);
+    ops->rope(b->stream, k, l->rope, l->layout);
+    ops->attention(b->stream, attended, q, k, matrix_cols(qkv, q_dim + kv_dim, kv_dim), l->heads,
+        l->kv_heads, 1.0f / sqrtf((float)l->head_dim), l->causal);
+    ops->linear(b->stream, normed, attended, l->out, MATRIX_NONE);
+    if (matrix_given(l->post_norm))
+        ops->rms_norm(b->stream, normed, normed, l->post_norm, MATRIX_NONE, l->eps);
+    ops->gated_add(b->stream, hidden, l->gate, normed);
+    exec_free(&b->x, &attended);
+    exec_free(&b->x, &qkv);
+    exec_free(&b->x, &normed);
+}
+
+static void check_attention(int64_t tokens, bool causal, bool modulated)
+{
+    struct bench b;
+    struct attention_layer l = {
+        .heads = 4,
+        .kv_heads = 2,
+        .head_dim = 8,
+        .eps = 1e-5f,
+        .head_eps = 1e-6f,
+        .layout = causal ? ROPE_HALF : ROPE_INTERLEAVED,
+        .causal = causal,
+    };
+    int64_t dim = 24;
+    struct matrix hidden, want;
+
+    bench_open(&b);
+    l.norm = random_matrix(&b, 1, dim, 1);
+    l.qkv = random_matrix(&b, 8 * 8, dim, 0.5f);
+    l.q_norm = random_matrix(&b, 1, 8, 1);
+    l.k_norm = random_matrix(&b, 1, 8, 1);
+    l.out = random_matrix(&b, dim, 32, 0.3f);
+    l.rope = random_matrix(&b, tokens, 8, 1);
+    if (modulated) {
+        l.scale = random_matrix(&b, 1, dim, 1);
+        l.gate = random_matrix(&b, 1, dim, 1);
+        l.post_norm = random_matrix(&b, 1, dim, 1);
+    }
+    hidden = random_matrix(&b, tokens, dim, 2);
+    want = copy_of(&b, hidden);
+    attention_whole(&b, want, &l);
+    attention_add(&b.x, hidden, &l);
+    assert_close(&b, hidden, want);
+    bench_close(&b);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    check_attention(5, true, false);
+    check_attention(1100, true, false);
+    check_attention(33, false, true);
+    check_attention(1024, false, true);
+    check_attention(1025, false, true);
+    check_attention(2112, false, true);
+}
+
+/* ---- feed-forward ---- */
+
+static void check_swiglu(int64_t tokens)
+{
+    struct bench b;
+    struct swiglu_layer l = {.eps = 1e-5f};
+    int64_t dim = 24, ffn_dim = 40;
+    struct matrix hidden, want, normed, one, three;
+
+    bench_open(&b);
+    l.norm = random_matrix(&b, 1, dim, 1);
+    l.scale = random_matrix(&b, 1, dim, 1);
+    l.w1 = random_matrix(&b, ffn_dim, dim, 0.5f);
+    l.w3 = random_matrix(&b, ffn_dim, dim, 0.5f);
+    l.w2 = random_matrix(&b, dim, ffn_dim, 0.3f);
+    l.post_norm = random_matrix(&b, 1, dim, 1);
+    l.gate = random_matrix(&b, 1, dim, 1);
+    hidden = random_matrix(&b, tokens, dim, 2);
+    want = copy_of(&b, hidden);
+    normed = exec_alloc(&b.x, tokens, dim);
+    one = exec_alloc(&b.x, tokens, ffn_dim);
+    three = exec_alloc(&b.x, tokens, ffn_dim);
+    b.x.ops->rms_norm(b.stream, normed, want, l.norm, l.scale, l.eps);
+    b.x.ops->linear(b.stream, one, normed, l.w1, MATRIX_NONE);
+    b.x.ops->linear(b.stream, three, normed, l.w3, MATRIX_NONE);
+    b.x.ops->gated_silu(b.stream, one, one, three);
+    b.x.ops->linear(b.stream, normed, one, l.w2, MATRIX_NONE);
+    b.x.ops->rms_norm(b.stream, normed, normed, l.post_norm, MATRIX_NONE, l.eps);
+    b.x.ops->gated_add(b.stream, want, l.gate, normed);
+    swiglu_add(&b.x, hidden, &l);
+    assert_close(&b, hidden, want);
+    bench_close(&b);
+}
+
+static void test_swiglu(void **state)
+{
+    (void)state;
+    check_swiglu(1);
+    check_swiglu(1024);
+    check_swiglu(2500);
+}
+
+/* ---- what is made on the host ---- */
+
+static void test_chunks(void **state)
+{
+    (void)state;
+    assert_int_equal(chunk_rows(0), 0);
+    assert_int_equal(chunk_rows(1), 1);
+    assert_int_equal(chunk_rows(1024), 1024);
+    assert_int_equal(chunk_rows(1025), 544);
+    assert_int_equal(chunk_rows(4160), 832);
+    for (int64_t rows = 1; rows < 5000; rows++) {
+        int64_t step = chunk_rows(rows);
+
+        assert_true(step >= 1 && step <= CHUNK_MAX_ROWS && step <= rows);
+        assert_true((rows + step - 1) / step == (rows + CHUNK_MAX_ROWS - 1) / CHUNK_MAX_ROWS);
+    }
+}
+
+static void test_tables(void **state)
+{
+    double exact[8], single[8];
+    float row[16], sinusoid[256];
+
+    (void)state;
+    rope_frequencies(exact, 16, 256.0);
+    rope_frequencies_single(single, 16, 256.0);
+    for (int i = 0; i < 8; i++) {
+        assert_true(fabs(exact[i] - pow(2.0, -i)) < 1e-15);
+        assert_true((double)(float)single[i] == single[i]);
+        assert_true(fabs(single[i] - exact[i]) < 1e-7);
+    }
+    rope_row(row, 8, 0, 8, exact, 3);
+    for (int i = 0; i < 8; i++) {
+        assert_true(row[i] == cosf(3.0f / (float)(1 << i)));
+        assert_true(row[8 + i] == sinf(3.0f / (float)(1 << i)));
+    }
+    timestep_sinusoid(sinusoid, 256, 0.0f);
+    assert_true(sinusoid[0] == 1.0f && sinusoid[127] == 1.0f && sinusoid[128] == 0.0f);
+    timestep_sinusoid(sinusoid, 256, 250.0f);
+    assert_true(sinusoid[0] == cosf(250.0f) && sinusoid[128] == sinf(250.0f));
+}
+
+/* ---- failures ---- */
+
+static void test_sticky(void **state)
+{
+    struct bench b;
+    struct matrix a, none, c;
+
+    (void)state;
+    bench_open(&b);
+    a = random_matrix(&b, 2, 4, 1);
+    none = exec_alloc(&b.x, 1 << 20, 1 << 20);
+    assert_int_equal(b.x.error.status, SHOAL_E_BUDGET);
+    assert_false(matrix_given(none));
+    assert_int_equal(none.rows, 1 << 20);
+    /* Nothing is computed from here on, and nothing is allocated. */
+    b.x.ops->copy(b.stream, none, a);
+    b.x.ops->linear(b.stream, none, none, none, none);
+    c = exec_alloc(&b.x, 1, 1);
+    assert_false(matrix_given(c));
+    exec_free(&b.x, &c);
+    exec_free(&b.x, &none);
+    exec_free(&b.x, &a);
+    assert_int_equal(region_used(b.region), 0);
+    bench_close(&b);
+
+    bench_open(&b);
+    none = exec_alloc(&b.x, INT64_MAX, INT64_MAX);
+    assert_int_equal(b.x.error.status, SHOAL_E_BUDGET);
+    bench_close(&b);
+    bench_open(&b);
+    none = exec_alloc(&b.x, 0, 3);
+    assert_int_equal(b.x.error.status, SHOAL_E_BUDGET);
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_sticky),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

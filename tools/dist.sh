@@ -1,7 +1,9 @@
 #!/bin/sh
-# make dist: one tarball that runs on any Linux of this processor with glibc. Third-party libraries
-# are linked statically; the script checks that, and runs the unpacked program where nothing else
-# is installed.
+# make dist: one tarball that runs on any Linux of this processor with glibc.
+#
+# bin/shoal has the third-party libraries inside. lib/libshoal.so has them beside it: distributions
+# do not build their static libraries for use in shared ones. Both are checked, and the unpacked
+# files are run in a root folder where nothing but glibc is installed.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -13,9 +15,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 stage=$work/$name
 
-# Whose code is in the binaries; their licences travel along.
-packages="libjansson-dev libopenblas-dev libpcre2-dev libpng-dev libutf8proc-dev libxxhash-dev
-zlib1g-dev"
+# Whose code is in the tarball: their licences travel along.
+packages="libjansson-dev libpcre2-dev libpng-dev libutf8proc-dev libxxhash-dev zlib1g-dev"
 
 fail()
 {
@@ -23,39 +24,50 @@ fail()
     exit 1
 }
 
-build_all()
+# Runs a command whose output matters only if it fails.
+quietly()
 {
-    # What the shared library takes in statically stays inside it.
-    hide=-Wl,--exclude-libs,libjansson.a:libopenblas.a:libpcre2-8.a:libpng16.a:libutf8proc.a:libz.a
-
-    [ -f "$build/build.ninja" ] ||
-        meson setup "$build" "$root" -Dstatic_deps=true -Dprefix=/usr -Dlibdir=lib \
-            -Dc_link_args="$hide" >"$work/setup.log" 2>&1 || {
-        cat "$work/setup.log" >&2
-        fail "meson setup failed"
-    }
-    ninja -C "$build" --quiet
-    DESTDIR=$work/install meson install -C "$build" --quiet --no-rebuild
+    "$@" >"$work/log" 2>&1 && return
+    cat "$work/log" >&2
+    fail "failed: $*"
 }
 
-copy_all()
+build_program()
 {
-    mkdir -p "$stage/bin" "$stage/lib" "$stage/include/shoal" "$stage/models" "$stage/licences" \
-        "$stage/share/man/man1" "$stage/share/completions"
-    install -m 755 "$work/install/usr/bin/shoal" "$stage/bin/"
-    cp -P "$work"/install/usr/lib/libshoal.so* "$stage/lib/"
+    [ -f "$build/build.ninja" ] || quietly meson setup "$build" "$root" -Dstatic_deps=true
+    quietly ninja -C "$build" programs/shoal/shoal
+    install -m 755 "$build/programs/shoal/shoal" "$stage/bin/"
     strip "$stage/bin/shoal"
-    strip --strip-unneeded "$stage"/lib/libshoal.so.*.*
+}
+
+build_library()
+{
+    library=$stage/lib/libshoal.so.$version
+    major=${version%%.*}
+
+    # An old-style rpath, because it also holds for the libraries that those beside it need.
+    # shellcheck disable=SC2016,SC2046
+    quietly gcc -shared -o "$library" -Wl,-soname,"libshoal.so.$major" \
+        -Wl,--whole-archive "$build/libshoal_core.a" -Wl,--no-whole-archive \
+        -Wl,--as-needed -Wl,--no-undefined -Wl,--disable-new-dtags,-rpath,'$ORIGIN' \
+        $(pkg-config --libs jansson libpng libpcre2-8 libutf8proc) -lm -pthread
+    strip --strip-unneeded "$library"
+    ln -s "libshoal.so.$version" "$stage/lib/libshoal.so.$major"
+    ln -s "libshoal.so.$major" "$stage/lib/libshoal.so"
+    for file in $(ldd "$library" | sed -n 's/.* => \(\/[^ ]*\).*/\1/p'); do
+        is_glibc "$(basename "$file")" || cp -L "$file" "$stage/lib/"
+    done
+}
+
+copy_files()
+{
     install -m 644 "$root/include/shoal/shoal.h" "$stage/include/shoal/"
     cp -R "$root/models/shoal-mini" "$stage/models/"
     cp "$root"/completions/* "$stage/share/completions/"
     gzip -9nc "$root/docs/shoal.1" >"$stage/share/man/man1/shoal.1.gz"
     cp "$root/README.md" "$root/LICENSE" "$stage/"
     # The picture in the README.
-    if [ -f "$root/docs/demo.png" ]; then
-        mkdir -p "$stage/docs"
-        cp "$root/docs/demo.png" "$stage/docs/"
-    fi
+    [ ! -f "$root/docs/demo.png" ] || cp "$root/docs/demo.png" "$stage/docs/"
     for package in $packages; do
         [ -f "/usr/share/doc/$package/copyright" ] ||
             fail "no /usr/share/doc/$package/copyright: build on Debian or Ubuntu"
@@ -64,22 +76,31 @@ copy_all()
     chmod -R u+w,go+rX "$stage"
 }
 
-# Nothing but glibc may be needed, and no folder of this machine may be named.
+is_glibc()
+{
+    case $1 in
+    libc.so.6 | libm.so.6 | libpthread.so.0 | libdl.so.2 | ld-linux-*) return 0 ;;
+    esac
+    return 1
+}
+
+# Needs nothing but glibc (and, for a library, its neighbours), and names no folder of this machine.
 check_binary()
 {
-    needed=$(objdump -p "$1" | sed -n 's/^ *NEEDED *//p')
-    for library in $needed; do
-        case $library in
-        libc.so.6 | libm.so.6 | libpthread.so.0 | libdl.so.2 | ld-linux-*) ;;
-        *) fail "$(basename "$1") needs $library" ;;
+    for needed in $(objdump -p "$1" | sed -n 's/^ *NEEDED *//p'); do
+        is_glibc "$needed" && continue
+        case $1 in
+        */lib/*) [ -f "$stage/lib/$needed" ] && continue ;;
         esac
+        fail "$(basename "$1") needs $needed"
     done
     if grep -qF "$root" "$1"; then fail "$(basename "$1") names $root"; fi
 }
 
-check_library()
+check_exports()
 {
     foreign=$(nm -D --defined-only "$1" | awk '$3 !~ /^shoal_/ { print $3 }' | head -3)
+    # shellcheck disable=SC2086
     [ -z "$foreign" ] || fail "$(basename "$1") exports what is not its own:" $foreign
 }
 
@@ -90,56 +111,59 @@ pack()
         -C "$work" -cf - "$name" | gzip -9n >"$tarball"
 }
 
-# Unpacks into an empty root folder that has glibc and nothing else, and paints a picture there. In
-# such a folder there is no /proc to find the model by, so it is named.
-run_in_bare_root()
-{
-    bare=$work/bare
-    mkdir -p "$bare/tmp"
-    tar -C "$bare" -xzf "$tarball"
-    for library in $(ldd "$stage/bin/shoal" "$stage/lib/libshoal.so" | grep -o '/[^ ]*\.so[^ ]*' | sort -u); do
-        case $library in */libshoal*) continue ;; esac
-        mkdir -p "$bare$(dirname "$library")"
-        cp -L "$library" "$bare$library"
-    done
-    set -- "/$name/bin/shoal" generate -p 'a red apple' --vram 16MiB --steps 2 -o /tmp/apple.png
-    if [ "$(id -u)" = 0 ]; then
-        env -i SHOAL_MODELS="/$name/models" "$(command -v chroot)" "$bare" "$@" >/dev/null
-    elif unshare -r true 2>/dev/null; then
-        env -i SHOAL_MODELS="/$name/models" unshare -r "$(command -v chroot)" "$bare" "$@" >/dev/null
-    else
-        echo "dist: not tried in a bare root folder: that takes root or user namespaces"
-        return
-    fi
-    [ -s "$bare/tmp/apple.png" ] || fail "the program painted nothing in a bare root folder"
-}
-
-# Unpacked elsewhere, with an empty environment, it finds its model beside itself.
-run_unpacked()
+# Unpacked elsewhere, with an empty environment, the program finds its model beside itself.
+try_unpacked()
 {
     mkdir "$work/away"
     tar -C "$work/away" -xzf "$tarball"
-    (cd / && env -i "$work/away/$name/bin/shoal" verify --width 64 --height 64 --steps 1) \
-        >"$work/verify.log" 2>&1 || {
-        cat "$work/verify.log" >&2
-        fail "the unpacked program does not verify"
-    }
-    if command -v gcc >/dev/null; then
-        gcc -o "$work/away/paint" "$root/examples/paint.c" -I"$work/away/$name/include" \
-            -L"$work/away/$name/lib" -lshoal -Wl,-rpath,"$work/away/$name/lib"
-        "$work/away/paint" "$work/away/$name/models/shoal-mini" 'a red apple' \
-            "$work/away/apple.png" >/dev/null
-    fi
+    cd /
+    quietly env -i "$work/away/$name/bin/shoal" verify --width 64 --height 64 --steps 1
+    cd "$root"
+    quietly gcc -o "$work/away/$name/bin/paint" "$root/examples/paint.c" \
+        -I"$work/away/$name/include" -L"$work/away/$name/lib" -lshoal
 }
 
-build_all
-copy_all
-for binary in "$stage/bin/shoal" "$stage"/lib/libshoal.so.*.*; do
+# A root folder with glibc and what was unpacked. There is no /proc there to find the model by.
+try_in_bare_root()
+{
+    bare=$work/away
+    for file in $(ldd "$stage/bin/shoal" "$stage/lib/libshoal.so" | grep -o '/[^ ]*\.so[^ ]*'); do
+        is_glibc "$(basename "$file")" || continue
+        mkdir -p "$bare$(dirname "$file")"
+        cp -L "$file" "$bare$file"
+    done
+    mkdir -p "$bare/tmp"
+    chroot=$(command -v chroot || echo /usr/sbin/chroot)
+    enter="$chroot $bare"
+    [ "$(id -u)" = 0 ] || enter="unshare -r $chroot $bare"
+    # shellcheck disable=SC2086
+    if ! env -i PATH="$PATH" $enter "/$name/bin/shoal" --version >/dev/null 2>&1; then
+        [ "$(id -u)" != 0 ] || fail "the program does not start where there is only glibc"
+        echo "dist: not tried in a bare root folder: that takes root or user namespaces"
+        return
+    fi
+    # shellcheck disable=SC2086
+    quietly env -i PATH="$PATH" SHOAL_MODELS="/$name/models" $enter "/$name/bin/shoal" \
+        generate -p 'a red apple' --width 64 --height 64 --steps 1 -o /tmp/apple.png
+    # shellcheck disable=SC2086
+    quietly env -i PATH="$PATH" LD_LIBRARY_PATH="/$name/lib" $enter "/$name/bin/paint" \
+        "/$name/models/shoal-mini" 'a red apple' /tmp/paint.png
+    [ -s "$bare/tmp/apple.png" ] && [ -s "$bare/tmp/paint.png" ] || fail "no picture was painted"
+}
+
+for folder in bin lib include/shoal models licences docs share/man/man1 share/completions; do
+    mkdir -p "$stage/$folder"
+done
+build_program
+build_library
+copy_files
+for binary in "$stage/bin/shoal" "$stage"/lib/*.so.*; do
     check_binary "$binary"
 done
-check_library "$stage/lib/libshoal.so"
+check_exports "$stage/lib/libshoal.so"
 pack
-run_unpacked
-run_in_bare_root
-echo "dist/$name.tar.gz: $(du -h "$tarball" | cut -f1), needs glibc $(objdump -T "$stage/bin/shoal" \
-    "$stage/lib/libshoal.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1 | cut -d_ -f2) or newer"
+try_unpacked
+try_in_bare_root
+glibc=$(objdump -T "$stage/bin/shoal" "$stage"/lib/*.so.* | grep -o 'GLIBC_[0-9.]*' | sort -uV |
+    tail -1 | cut -d_ -f2)
+echo "dist/$name.tar.gz: $(du -h "$tarball" | cut -f1), needs glibc $glibc or newer"

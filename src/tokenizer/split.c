@@ -164,7 +164,7 @@ enum shoal_status split_init(
     }
     pcre2_compile_context_free(context);
     pcre2_general_context_free(general);
-    if (!context || (!split->code && code == PCRE2_ERROR_NOMEMORY)) FAIL_MEMORY(error);
+    if (!context || (!split->code && code == PCRE2_ERROR_HEAP_FAILED)) FAIL_MEMORY(error);
     if (!split->code) {
         char message[120] = "";
 

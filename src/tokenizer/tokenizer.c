@@ -157,7 +157,8 @@ enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *la
     if (!t) FAIL_MEMORY(error);
     root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &where);
     if (!root) {
-        bool memory = json_error_code(&where) == json_error_out_of_memory;
+        /* jansson says nothing at all in most places where it runs out of memory. */
+        bool memory = !where.text[0] || json_error_code(&where) == json_error_out_of_memory;
 
         tokenizer_close(&t);
         if (memory) FAIL_MEMORY(error);

@@ -1,11 +1,11 @@
 """Golden pictures: diffusers' own ZImagePipeline on the CPU in f32.
 
     python pipeline.py MODEL_DIR OUT.safetensors [--prompt P ...] [--seed N] [--steps N] [--guidance G]
-                       [--size WxH] [--negative P] [--max-sequence-length N] [--png DIR]
+                       [--size WxH] [--negative P] [--max-sequence-length N] [--png DIR] [--all]
 
-Per prompt i: p<i>.ids, p<i>.embeds (after the template, cut to the real tokens), p<i>.noise, p<i>.latents (final,
-before scaling), p<i>.latents_step<k>, p<i>.image (before the clamp), p<i>.u8 [H,W,3]; neg.embeds once.
-Metadata: "config" with the arguments. Each prompt is a run of its own with a fresh generator of the same seed.
+Per prompt i: p<i>.ids, p<i>.latents (final, before scaling), p<i>.u8 [H,W,3]; with --all also p<i>.embeds (after
+the template, cut to the real tokens), p<i>.noise, p<i>.latents_step<k>, p<i>.image (before the clamp); neg.embeds
+once. Metadata: "config" with the arguments. Each prompt is a run of its own with a fresh generator of the same seed.
 """
 import argparse
 import json
@@ -57,6 +57,7 @@ def main():
     ap.add_argument("--size")
     ap.add_argument("--max-sequence-length", type=int)
     ap.add_argument("--png", type=Path)
+    ap.add_argument("--all", action="store_true")
     a = ap.parse_args()
     torch.set_num_threads(2)
     pipe, index = load(a.model)
@@ -98,6 +99,8 @@ def main():
         if a.png:
             a.png.mkdir(parents=True, exist_ok=True)
             picture.save(a.png / f"{a.out.stem}_{i}.png")
+    if not a.all:
+        t = {k: v for k, v in t.items() if k.split(".")[-1] in ("ids", "latents", "u8")}
     config = dict(prompts=prompts, negative=a.negative, seed=a.seed, steps=steps, guidance=guidance, width=w, height=h,
                   max_sequence_length=msl)
     a.out.parent.mkdir(parents=True, exist_ok=True)

@@ -7,14 +7,17 @@
 
 enum cpu_kernels {
     CPU_KERNELS_REFERENCE, /* scalar loops, one thread: the oracle */
-    CPU_KERNELS_FAST,      /* OpenBLAS and SIMD, by what the CPU has */
+    CPU_KERNELS_FAST,      /* vectors and threads, by what the CPU has */
 };
 
-/* threads: 0 for one each core. */
+/*
+ * threads: 0 for one each core. The fast kernels give the same bits whatever their number, and the
+ * same with AVX2 as with AVX-512.
+ */
 enum shoal_status cpu_create(struct device **device, enum cpu_kernels kernels, int threads,
     struct shoal_error *error) SHOAL_CHECKED;
 
-/* What the fast kernels use here, e.g. "AVX-512, OpenBLAS 0.3.21 (SkylakeX)". Static storage. */
+/* What the fast kernels use here: "AVX-512", "AVX2", "128-bit vectors". Static storage. */
 const char *cpu_describe(void);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define CHECK_STRAYS 1
@@ -19,9 +20,6 @@
 #ifdef CHECK_STRAYS
 #include <sanitizer/asan_interface.h>
 #endif
-
-/* The page after the arena, which nobody may touch. */
-#define PAGE_BYTES 4096
 
 static void arena_mark(struct device *device, device_addr addr, uint64_t bytes, bool used)
 {
@@ -42,24 +40,30 @@ static enum shoal_status arena_reserve(
     struct device *device, uint64_t bytes, struct shoal_error *error)
 {
     struct cpu_device *cpu = cpu_device(device);
+    const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     char text[SIZE_TEXT_BYTES];
     uint64_t usable;
     char *pages = NULL;
 
     if (device->arena)
         FAIL(error, SHOAL_E_DEVICE, "the device's arena is reserved already; release it first");
+    /* And a page after it that nobody may touch. */
     if (bytes < SIZE_MAX / 2) {
-        usable = size_align(bytes, PAGE_BYTES);
-        pages = pages_alloc((size_t)usable + PAGE_BYTES);
+        usable = size_align(bytes, page_bytes);
+        pages = pages_alloc((size_t)usable + page_bytes);
     }
     if (!pages)
         FAIL(error, SHOAL_E_MEMORY, "could not reserve %s for the device arena",
             size_format(text, bytes));
-    if (mprotect(pages + usable, PAGE_BYTES, PROT_NONE)) {
-        pages_free(pages, (size_t)usable + PAGE_BYTES);
+    if (mprotect(pages + usable, page_bytes, PROT_NONE)) {
+        pages_free(pages, (size_t)usable + page_bytes);
         FAIL(error, SHOAL_E_DEVICE, "could not protect the page after the device arena");
     }
-    cpu->arena_pages_bytes = (size_t)usable + PAGE_BYTES;
+#ifdef MADV_HUGEPAGE
+    /* Only a wish. Rows of matrices lie far apart, so with small pages the TLB misses tell. */
+    (void)madvise(pages, (size_t)usable, MADV_HUGEPAGE);
+#endif
+    cpu->arena_pages_bytes = (size_t)usable + page_bytes;
     device->arena = (device_addr)(uintptr_t)pages;
     device->arena_bytes = bytes;
     arena_mark(device, device->arena, usable, false);

@@ -2,8 +2,8 @@
 # Installs the Debian or Ubuntu packages that the build and the tests need, if any is missing.
 set -eu
 
-packages="gcc libc6-dev make meson ninja-build pkg-config python3 libopenblas-dev libjansson-dev
-libpng-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev"
+packages="gcc libc6-dev make meson ninja-build pkg-config python3 libjansson-dev libpng-dev
+libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev"
 
 missing=
 for package in $packages; do

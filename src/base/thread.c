@@ -94,20 +94,37 @@ int thread_cores(void)
 
 /* ---- the pool ---- */
 
+/*
+ * A loop is open from when it is given until the caller has run out of indices; a thread that wakes
+ * up too late for it goes back to sleep, and is not waited for. Before sleeping a thread looks for
+ * the next loop for a while, because a model gives thousands of short loops in a row and waking up
+ * costs more than most of them.
+ */
 struct pool {
     int workers, started; /* `started` threads besides the caller */
     struct thread *threads;
     struct mutex mutex;
     struct cond wake, done;
-    uint64_t generation; /* of the loop that runs; guarded by mutex */
-    int running;         /* threads still in it */
-    bool stop;
+    _Atomic uint64_t generation; /* of the latest loop; written under mutex */
+    bool open, stop;             /* guarded by mutex */
+    _Atomic int inside;          /* threads in the loop; written under mutex */
     _Atomic int next_worker;
     _Atomic int64_t next;
     int64_t count;
     void (*body)(void *arg, int64_t index, int worker);
     void *arg;
 };
+
+#define LOOKS 2000 /* before sleeping: a tenth of a millisecond or less */
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 static void work(struct pool *pool, int worker)
 {
@@ -127,14 +144,19 @@ static void pool_thread(void *arg)
 
     mutex_lock(&pool->mutex);
     for (;;) {
-        while (pool->generation == seen && !pool->stop)
+        mutex_unlock(&pool->mutex);
+        for (int i = 0; i < LOOKS && atomic_load(&pool->generation) == seen; i++)
+            relax();
+        mutex_lock(&pool->mutex);
+        while (!pool->stop && (!pool->open || atomic_load(&pool->generation) == seen))
             cond_wait(&pool->wake, &pool->mutex);
         if (pool->stop) break;
-        seen = pool->generation;
+        seen = atomic_load(&pool->generation);
+        atomic_fetch_add(&pool->inside, 1);
         mutex_unlock(&pool->mutex);
         work(pool, worker);
         mutex_lock(&pool->mutex);
-        if (!--pool->running) cond_wake_all(&pool->done);
+        if (atomic_fetch_sub(&pool->inside, 1) == 1) cond_wake_all(&pool->done);
     }
     mutex_unlock(&pool->mutex);
 }
@@ -188,21 +210,31 @@ int pool_workers(const struct pool *pool)
 void pool_run(
     struct pool *pool, int64_t count, void (*body)(void *arg, int64_t index, int worker), void *arg)
 {
+    bool shared = count > 1 && pool->started;
+
     if (count <= 0) return;
+    if (!shared) {
+        for (int64_t i = 0; i < count; i++)
+            body(arg, i, 0);
+        return;
+    }
     mutex_lock(&pool->mutex);
     pool->count = count;
     pool->body = body;
     pool->arg = arg;
     atomic_store(&pool->next, 0);
-    if (count > 1 && pool->started) {
-        pool->running = pool->started;
-        pool->generation++;
-        cond_wake_all(&pool->wake);
-    }
+    pool->open = true;
+    atomic_fetch_add(&pool->generation, 1);
+    cond_wake_all(&pool->wake);
     mutex_unlock(&pool->mutex);
     work(pool, 0);
     mutex_lock(&pool->mutex);
-    while (pool->running)
+    pool->open = false;
+    mutex_unlock(&pool->mutex);
+    for (int i = 0; i < LOOKS && atomic_load(&pool->inside); i++)
+        relax();
+    mutex_lock(&pool->mutex);
+    while (atomic_load(&pool->inside))
         cond_wait(&pool->done, &pool->mutex);
     mutex_unlock(&pool->mutex);
 }

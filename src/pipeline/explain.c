@@ -44,6 +44,16 @@ static void explain_phase(const struct shoal_plan *plan, int index, struct text 
         size_format(size[3], p->peak_bytes), size_format(size[4], p->stream_bytes));
 }
 
+/* "1.91 GFLOP", "55.1 TFLOP": into `text`, which is returned. */
+static char *format_operations(char text[SIZE_TEXT_BYTES], uint64_t operations)
+{
+    double giga = (double)operations * 1e-9;
+
+    snprintf(text, SIZE_TEXT_BYTES, giga < 1000 ? "%.3g GFLOP" : "%.3g TFLOP",
+        giga < 1000 ? giga : giga * 1e-3);
+    return text;
+}
+
 static void explain_steps(const struct shoal_plan *plan, struct text *t)
 {
     struct shoal_plan_summary s;
@@ -51,10 +61,10 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     int32_t all = job_lane_count(&plan->job);
 
     shoal_plan_summarise(plan, &s);
-    text_append(t,
-        "a step: %.3g GFLOP, %s copied to the device; %d of %d blocks resident, %d stream%s",
-        (double)s.step_operations / 1e9, size_format(a, s.step_copy_bytes), s.resident_blocks,
-        s.blocks, s.blocks - s.resident_blocks, s.blocks - s.resident_blocks == 1 ? "s" : "");
+    text_append(t, "a step: %s, %s copied to the device; %d of %d blocks resident, %d stream%s",
+        format_operations(b, s.step_operations), size_format(a, s.step_copy_bytes),
+        s.resident_blocks, s.blocks, s.blocks - s.resident_blocks,
+        s.blocks - s.resident_blocks == 1 ? "s" : "");
     if (all > 1 && s.lanes >= all)
         text_append(t, "; all %d lanes share a pass", all);
     else if (all > 1)

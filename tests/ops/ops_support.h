@@ -141,24 +141,6 @@ static inline void assert_close(
             if (*p != GAP_BYTE) fail_msg("%s: wrote between the rows", what);
 }
 
-/* The kernels that this CPU has; ends with NULL. */
-static inline const struct kernels *const *all_kernels(void)
-{
-    static const struct kernels *list[4];
-    int count = 0;
-
-    list[count++] = &kernels_generic;
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        list[count++] = &kernels_avx2;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        list[count++] = &kernels_avx512;
-#endif
-    list[count] = NULL;
-    return list;
-}
-
 /* A device and its compute stream. */
 struct bench {
     struct device *device;

@@ -99,14 +99,14 @@ static void test_threads_and_addresses(void **state)
     const int threads[] = {2, 3, 8};
 
     (void)state;
-    for (const struct kernels *const *k = all_kernels(); *k; k++) {
-        struct bench one = bench_open(*k, 1);
+    for (int set = 0; cpu_kernels_at(set); set++) {
+        struct bench one = bench_open(cpu_kernels_at(set), 1);
         struct operands want = operands_new(0);
 
         run_all(&one, &want);
         for (int i = 0; i < 3; i++) {
             int64_t shift = i * 3;
-            struct bench many = bench_open(*k, threads[i]);
+            struct bench many = bench_open(cpu_kernels_at(set), threads[i]);
             struct operands got = operands_new(shift);
 
             run_all(&many, &got);
@@ -125,8 +125,8 @@ static void test_split_rows(void **state)
     const int64_t cuts[] = {512, 1, 13, 600};
 
     (void)state;
-    for (const struct kernels *const *k = all_kernels(); *k; k++) {
-        struct bench b = bench_open(*k, 2);
+    for (int set = 0; cpu_kernels_at(set); set++) {
+        struct bench b = bench_open(cpu_kernels_at(set), 2);
         struct operands want = operands_new(0), got = operands_new(0);
 
         run_all(&b, &want);
@@ -157,14 +157,13 @@ static void test_split_rows(void **state)
 /* AVX2 and AVX-512 sum up in the same order. */
 static void test_kernels_agree(void **state)
 {
-    const struct kernels *const *k = all_kernels();
     struct bench a, b;
     struct operands want = operands_new(0), got = operands_new(0);
 
     (void)state;
-    if (k[1] && k[2]) {
-        a = bench_open(k[1], 2);
-        b = bench_open(k[2], 2);
+    if (cpu_kernels_at(1) && cpu_kernels_at(2)) {
+        a = bench_open(cpu_kernels_at(1), 2);
+        b = bench_open(cpu_kernels_at(2), 2);
         run_all(&a, &want);
         run_all(&b, &got);
         assert_same_results(&want, &got);

@@ -109,16 +109,30 @@ static void cpu_destroy(struct device *device)
 static const struct device_ops reference_device_ops = CPU_DEVICE_OPS(cpu_reference_ops);
 static const struct device_ops fast_device_ops = CPU_DEVICE_OPS(cpu_fast_ops);
 
-static const struct kernels *best_kernels(void)
+const struct kernels *cpu_kernels_at(int index)
 {
+    const struct kernels *list[3] = {&kernels_generic};
+    int count = 1;
+
 #ifdef __x86_64__
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return &kernels_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &kernels_avx2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        list[count++] = &kernels_avx2;
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+            list[count++] = &kernels_avx512;
+    }
 #endif
-    return &kernels_generic;
+    return index < count ? list[index] : NULL;
+}
+
+static const struct kernels *best_kernels(void)
+{
+    int index = 0;
+
+    while (cpu_kernels_at(index + 1))
+        index++;
+    return cpu_kernels_at(index);
 }
 
 enum shoal_status cpu_create_with(

@@ -42,6 +42,9 @@ static inline float *worker_scratch(const struct cpu_device *cpu, int worker)
 
 #define CPU_MAX_THREADS 1024
 
+/* The sets of kernels that this CPU has, slowest first; NULL after the last. */
+const struct kernels *cpu_kernels_at(int index);
+
 /* What cpu_create does, with these kernels, which the CPU must have; NULL: the reference. */
 enum shoal_status cpu_create_with(struct device **device, const struct kernels *kernels,
     int threads, struct shoal_error *error) SHOAL_CHECKED;

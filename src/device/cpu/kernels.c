@@ -427,17 +427,18 @@ static void spread(float *strips, int64_t depth, int64_t at, int64_t pitch, cons
     int64_t from_stride, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++, from += from_stride) {
-        int64_t pixel = r * pitch;
+        uint64_t pixel = (uint64_t)(r * pitch);
 
         for (int64_t c = 0; c < cols;) {
-            int64_t lane = (pixel + c) % STRIP, n = STRIP - lane;
-            float *to = strips + (pixel + c - lane) * depth + at * STRIP + lane;
+            int64_t lane = (int64_t)(pixel % STRIP), n = STRIP - lane;
+            float *to = strips + ((int64_t)pixel - lane) * depth + at * STRIP + lane;
 
             if (n > cols - c) n = cols - c;
             store_some(to, load_some(from + c, n), n);
             if (n > LANES)
                 store_some(to + LANES, load_some(from + c + LANES, n - LANES), n - LANES);
             c += n;
+            pixel += (uint64_t)n;
         }
     }
 }

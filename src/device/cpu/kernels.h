@@ -82,7 +82,7 @@ struct kernels {
     void (*multiply_row)(float *y, const float *x, float factor, int64_t n);
 };
 
-/* NULL: this build or this CPU does not have it. */
+/* Which of them the CPU has, cpu_kernels_at knows. */
 extern const struct kernels kernels_generic;
 #ifdef __x86_64__
 extern const struct kernels kernels_avx2, kernels_avx512;

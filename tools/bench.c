@@ -62,6 +62,7 @@ static void bench_stream(const struct shoal_model *model, int rounds)
     streamed.prompt = "a cat wearing a hat";
     unlimited = streamed;
     streamed.resident_blocks = 0;
+    streamed.prefetch_slots = 2;
     for (int i = 0; i < rounds; i++) {
         struct shoal_report a = run(model, &unlimited, &u), b = run(model, &streamed, &s);
 

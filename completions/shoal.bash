@@ -1,0 +1,57 @@
+# bash completion for shoal
+
+_shoal()
+{
+    local current=${COMP_WORDS[COMP_CWORD]}
+    local previous=${COMP_WORDS[COMP_CWORD - 1]}
+    local command=${COMP_WORDS[1]}
+    local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
+        --width --height --steps --cfg --seed --count --sampler --shift --vram --ram
+        --resident-blocks --prefetch-slots --buffer --lanes --device --threads --json --help'
+
+    COMPREPLY=()
+    if ((COMP_CWORD == 1)); then
+        mapfile -t COMPREPLY < <(compgen -W \
+            'generate plan verify devices inspect help --help --version' -- "$current")
+        return
+    fi
+    case $previous in
+    -m | --model)
+        mapfile -t COMPREPLY < <(compgen -W mini -- "$current"; compgen -f -- "$current")
+        compopt -o filenames
+        return
+        ;;
+    --dit | --text-encoder | --vae | --tokenizer | -o | --output)
+        mapfile -t COMPREPLY < <(compgen -f -- "$current")
+        compopt -o filenames
+        return
+        ;;
+    --sampler) mapfile -t COMPREPLY < <(compgen -W euler -- "$current"); return ;;
+    --buffer) mapfile -t COMPREPLY < <(compgen -W 'double single auto' -- "$current"); return ;;
+    --prefetch-slots) mapfile -t COMPREPLY < <(compgen -W '2 3 4 5 6 auto' -- "$current"); return ;;
+    --resident-blocks | --lanes) mapfile -t COMPREPLY < <(compgen -W auto -- "$current"); return ;;
+    --seed) mapfile -t COMPREPLY < <(compgen -W random -- "$current"); return ;;
+    --vram | --ram) mapfile -t COMPREPLY < <(compgen -W 'max 1GiB 2GiB 4GiB 8GiB' -- "$current"); return ;;
+    --device) mapfile -t COMPREPLY < <(compgen -W cpu -- "$current"); return ;;
+    -p | --prompt | -n | --negative | --width | --height | --steps | --cfg | --count | --shift | \
+        --threads) return ;;
+    help)
+        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect' -- "$current")
+        return
+        ;;
+    esac
+    case $command in
+    generate | plan | verify) mapfile -t COMPREPLY < <(compgen -W "$run" -- "$current") ;;
+    devices) mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$current") ;;
+    inspect)
+        if [[ $current == -* ]]; then
+            mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$current")
+        else
+            mapfile -t COMPREPLY < <(compgen -W mini -- "$current"; compgen -f -- "$current")
+            compopt -o filenames
+        fi
+        ;;
+    esac
+}
+
+complete -F _shoal shoal

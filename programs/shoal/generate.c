@@ -1,0 +1,170 @@
+/* shoal generate: paints pictures, and says what that took. */
+#include "hash.h"
+#include "interrupt.h"
+#include "job.h"
+#include "output.h"
+#include "progress.h"
+
+const struct command command_generate = {
+    .name = "generate",
+    .usage = "-p TEXT [options]",
+    .summary = "Paints pictures. Prints the plan, the progress, the measured peak of device memory "
+               "against the budget, and where the pictures are.",
+    .runs = true,
+};
+
+/* ---- what is printed at the end ---- */
+
+static void print_report(const struct job *job, const struct shoal_report *report)
+{
+    printf("\ntime      %s: ", cli_seconds(report->seconds).text);
+    for (int phase = 0; phase < SHOAL_PHASES; phase++)
+        printf("%s %s, ", shoal_phase_name((enum shoal_phase)phase),
+            cli_seconds(report->phase_seconds[phase]).text);
+    printf("of which reading weights %s\n", cli_seconds(report->load_seconds).text);
+    printf("a step    %s at best, %s copied to the device\n",
+        cli_seconds(report->step_seconds).text, cli_size(report->step_bytes).text);
+    printf("peak      %s of device memory, ", cli_size(report->peak_vram_bytes).text);
+    if (job->request.vram_bytes == SHOAL_UNLIMITED)
+        puts("no limit");
+    else
+        printf("%s allowed\n", cli_size(job->request.vram_bytes).text);
+}
+
+static void print_json_report(const struct job *job, const struct shoal_report *report)
+{
+    printf("{\"version\": ");
+    cli_json_string(stdout, shoal_version());
+    printf(", \"model\": ");
+    cli_json_string(stdout, job->model_name);
+    printf(", \"prompt\": ");
+    cli_json_string(stdout, job->request.prompt);
+    printf(", \"notes\": [");
+    for (int i = 0; i < job->note_count; i++) {
+        if (i) printf(", ");
+        cli_json_string(stdout, job->notes[i].text);
+    }
+    printf("],\n \"plan\": %s,\n \"report\": {", shoal_plan_json(job->plan));
+    printf("\"peak_vram_bytes\": %llu, \"copied_bytes\": %llu, \"step_bytes\": %llu, ",
+        (unsigned long long)report->peak_vram_bytes, (unsigned long long)report->copied_bytes,
+        (unsigned long long)report->step_bytes);
+    printf("\"seconds\": %.6f, \"load_seconds\": %.6f, \"step_seconds\": %.6f", report->seconds,
+        report->load_seconds, report->step_seconds);
+    for (int phase = 0; phase < SHOAL_PHASES; phase++)
+        printf(", \"%s_seconds\": %.6f", shoal_phase_name((enum shoal_phase)phase),
+            report->phase_seconds[phase]);
+    printf("},\n \"pictures\": [");
+}
+
+static void print_picture(
+    bool json, int32_t index, const struct shoal_image *image, const char *path)
+{
+    if (!json) {
+        printf("picture   %s (%d x %d, seed %llu)\n", path, image->width, image->height,
+            (unsigned long long)image->seed);
+        return;
+    }
+    printf("%s{\"path\": ", index ? ", " : "");
+    cli_json_string(stdout, path);
+    printf(", \"width\": %d, \"height\": %d, \"seed\": %llu, \"latents_xxh3_128\": \"%s\", "
+           "\"picture_xxh3_128\": \"%s\"}",
+        image->width, image->height, (unsigned long long)image->seed, hash_latents(image).text,
+        hash_picture(image).text);
+}
+
+/* ---- the run ---- */
+
+static int write_pictures(
+    const struct job *job, const struct output *output, const struct shoal_result *result)
+{
+    bool json = job->options.json;
+    bool silent = output->kind == OUTPUT_STDOUT;
+    int32_t count = shoal_result_count(result);
+
+    for (int32_t i = 0; i < count; i++) {
+        char path[OUTPUT_PATH_BYTES];
+        struct shoal_error error = {0};
+        struct shoal_image image;
+
+        if (interrupt_requested(NULL)) {
+            cli_error("interrupted; %d of %d pictures were written", i, count);
+            return interrupt_exit_code();
+        }
+        if (output_write(output, result, i, path, &error) != SHOAL_OK) return cli_fail(&error);
+        shoal_result_image(result, i, &image);
+        if (!silent) print_picture(json, i, &image, path);
+    }
+    return CLI_OK;
+}
+
+/* The promise of the budget, checked against what the arena measured. */
+static int check_peak(const struct job *job, const struct shoal_report *report)
+{
+    if (report->peak_vram_bytes <= job->request.vram_bytes &&
+        report->peak_vram_bytes <= job->summary.peak_vram_bytes)
+        return CLI_OK;
+    cli_error("the measured peak of %llu bytes is over the plan's %llu: this is a bug in shoal, "
+              "please report it",
+        (unsigned long long)report->peak_vram_bytes,
+        (unsigned long long)job->summary.peak_vram_bytes);
+    return CLI_FAILED;
+}
+
+static int finish_run(
+    const struct job *job, const struct output *output, const struct shoal_result *result)
+{
+    bool json = job->options.json;
+    struct shoal_report report;
+    int code;
+
+    shoal_result_report(result, &report);
+    if (json)
+        print_json_report(job, &report);
+    else if (output->kind != OUTPUT_STDOUT)
+        print_report(job, &report);
+    code = write_pictures(job, output, result);
+    if (json) puts("]}");
+    return code == CLI_OK ? check_peak(job, &report) : code;
+}
+
+static int run(const struct job *job, const struct output *output)
+{
+    struct progress progress;
+    struct shoal_callbacks callbacks = {&progress, progress_update, interrupt_requested};
+    struct shoal_error error = {0};
+    struct shoal_result *result = NULL;
+    enum shoal_status status;
+    int code;
+
+    progress_start(&progress, NULL, false);
+    status = shoal_run(job->plan, &callbacks, &result, &error);
+    progress_clear();
+    code = status == SHOAL_OK ? finish_run(job, output, result) : cli_fail(&error);
+    shoal_result_destroy(&result);
+    return code;
+}
+
+int generate_main(int argc, char **argv)
+{
+    struct job job;
+    struct output output;
+    bool shows_plan;
+    int code;
+
+    if (!job_open(&job, &command_generate, argc, argv, &code)) goto done;
+    code = CLI_USAGE;
+    if (!output_prepare(job.options.output, job.request.count, job.options.json, &output))
+        goto done;
+    shows_plan = !job.options.json && output.kind != OUTPUT_STDOUT;
+    if (!job_plan(&job, shows_plan, &code)) goto done;
+    if (shows_plan) {
+        cli_print_text(shoal_plan_text(job.plan));
+        fflush(stdout);
+    }
+    code = job_check_fits(&job);
+    if (code == CLI_OK) code = run(&job, &output);
+    code = cli_finish(code);
+done:
+    job_close(&job);
+    return code;
+}

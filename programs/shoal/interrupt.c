@@ -1,0 +1,42 @@
+/* Signals become a flag. Not cleaning up: the library leaves nothing behind when it is cancelled.
+ */
+#include "interrupt.h"
+
+#include "cli.h"
+
+#include <signal.h>
+
+static volatile sig_atomic_t caught;
+
+static void handle(int number)
+{
+    caught = number;
+}
+
+void interrupt_install(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        /* SA_RESETHAND: the second signal finds the default action and ends the process. */
+        struct sigaction action = {
+            .sa_handler = handle, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+        struct sigaction before;
+
+        /* A shell's background job, or one under nohup, has them ignored for a reason. */
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+        sigemptyset(&action.sa_mask);
+        sigaction(numbers[i], &action, NULL);
+    }
+}
+
+bool interrupt_requested(void *user)
+{
+    (void)user;
+    return caught != 0;
+}
+
+int interrupt_exit_code(void)
+{
+    return caught ? 128 + caught : CLI_INTERRUPTED;
+}

@@ -1,0 +1,131 @@
+/*
+ * From a command line to a plan, and the notes: every option that was given and cannot take effect
+ * is named here, since libshoal sees values only and not whether somebody typed them.
+ */
+#include "job.h"
+
+#include "interrupt.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+void job_note(struct job *job, bool in_plan, const char *format, ...)
+{
+    struct job_note *note = &job->notes[job->note_count];
+    va_list values;
+
+    if (job->note_count == JOB_MAX_NOTES) return;
+    va_start(values, format);
+    vsnprintf(note->text, sizeof note->text, format, values);
+    va_end(values);
+    note->in_plan = in_plan;
+    job->note_count++;
+}
+
+static bool open_model(struct job *job, int *code)
+{
+    const struct options *options = &job->options;
+    struct shoal_model_paths paths = options->paths;
+    struct shoal_error error = {0};
+
+    job->model_name = MODEL_DEFAULT;
+    if (paths.model) {
+        job->model_name = paths.model;
+    } else if (options->given[OPTION_DIT]) {
+        job->model_name = paths.dit; /* every part is given: options_parse saw to it */
+    } else {
+        paths.model = MODEL_DEFAULT;
+    }
+    if (paths.model) paths.model = model_path_find(paths.model, job->model_path);
+    *code = CLI_FAILED;
+    if (!paths.model && !options->given[OPTION_DIT]) return false;
+    if (shoal_model_open(&paths, &job->model, &error) == SHOAL_OK) return true;
+    *code = cli_fail(&error);
+    return false;
+}
+
+bool job_open(struct job *job, const struct command *command, int argc, char **argv, int *code)
+{
+    *job = (struct job){0};
+    if (!options_parse(command, argc, argv, &job->options, code)) return false;
+    interrupt_install();
+    if (!open_model(job, code)) return false;
+    if (interrupt_requested(NULL)) {
+        *code = interrupt_exit_code();
+        return false;
+    }
+    shoal_request_init(&job->request, job->model);
+    options_apply(&job->options, &job->request);
+    if (job->request.prompt) return true;
+    job->request.prompt = JOB_DEFAULT_PROMPT;
+    job_note(job, false, "no --prompt: '%s' stands in for it", JOB_DEFAULT_PROMPT);
+    return true;
+}
+
+static void note_what_has_no_effect(struct job *job)
+{
+    const struct shoal_request *request = &job->request;
+    const struct shoal_plan_summary *plan = &job->summary;
+    const bool *given = job->options.given;
+    const char *negative = request->negative_prompt;
+
+    if (given[OPTION_NEGATIVE] && negative && *negative && fabsf(request->cfg - 1) <= 0)
+        job_note(job, true, "--negative has no effect: --cfg is 1, which is no guidance");
+    if (given[OPTION_PROMPT] && fabsf(request->cfg) <= 0)
+        job_note(job, false, "--prompt has no effect: --cfg 0 follows the negative prompt alone");
+    if (!plan->fits) return;
+    if (plan->resident_blocks >= plan->blocks) {
+        if (given[OPTION_PREFETCH_SLOTS] && request->prefetch_slots != SHOAL_AUTO)
+            job_note(job, true, "--prefetch-slots has no effect: every block stays on the device");
+        if (given[OPTION_BUFFER] && request->buffer != SHOAL_BUFFER_AUTO)
+            job_note(job, true, "--buffer has no effect: every block stays on the device");
+    }
+    if (given[OPTION_LANES] && request->lanes != SHOAL_AUTO && request->lanes > plan->lanes)
+        job_note(
+            job, true, "--lanes %d: %d are all that this run has", request->lanes, plan->lanes);
+}
+
+bool job_plan(struct job *job, bool shows_plan, int *code)
+{
+    struct shoal_error error = {0};
+
+    if (shoal_plan_create(job->model, &job->request, &job->plan, &error) != SHOAL_OK) {
+        *code = cli_fail(&error);
+        /* A device or a sampler that is not there: the command line is at fault. */
+        if (error.status == SHOAL_E_UNSUPPORTED) *code = CLI_USAGE;
+        return false;
+    }
+    shoal_plan_summarise(job->plan, &job->summary);
+    note_what_has_no_effect(job);
+    for (int i = 0; i < job->note_count; i++)
+        if (!(shows_plan && job->notes[i].in_plan)) cli_note("%s", job->notes[i].text);
+    *code = CLI_OK;
+    return true;
+}
+
+int job_check_fits(const struct job *job)
+{
+    const struct shoal_plan_summary *plan = &job->summary;
+    uint64_t least = plan->least_vram_bytes;
+
+    if (plan->fits) return CLI_OK;
+    if (job->request.vram_bytes < least)
+        cli_error("--vram %llu (%s) is too small for this run: the least that works is --vram "
+                  "%llu (%s)",
+            (unsigned long long)job->request.vram_bytes, cli_size(job->request.vram_bytes).text,
+            (unsigned long long)least, cli_size(least).text);
+    else
+        cli_error("--ram %s is too small for this run: its weights take %s of host memory (--ram "
+                  "%llu)",
+            cli_size(job->request.ram_bytes).text, cli_size(plan->ram_bytes).text,
+            (unsigned long long)plan->ram_bytes);
+    return CLI_BUDGET;
+}
+
+void job_close(struct job *job)
+{
+    shoal_plan_destroy(&job->plan);
+    shoal_model_close(&job->model);
+    options_fini(&job->options);
+}

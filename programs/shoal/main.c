@@ -1,0 +1,92 @@
+/* shoal: the program. Finds the subcommand and hands over; all it knows is their names. */
+#include "options.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name;
+    int (*main)(int argc, char **argv);
+    const char *help;
+} commands[] = {
+    {"generate", generate_main, "paint pictures"},
+    {"plan", plan_main, "say what generate would do, without doing it"},
+    {"verify", verify_main, "run under several memory plans and compare the results"},
+    {"devices", devices_main, "list what can be computed on"},
+    {"inspect", inspect_main, "say what a model's files are"},
+};
+
+#define COMMANDS (sizeof commands / sizeof *commands)
+
+static void print_usage(FILE *stream)
+{
+    fputs(
+        "usage: shoal COMMAND [options]\n\n"
+        "Paints pictures with diffusion transformers that are bigger than the memory they get.\n\n",
+        stream);
+    for (size_t i = 0; i < COMMANDS; i++)
+        fprintf(stream, "  %-10s%s\n", commands[i].name, commands[i].help);
+    fputs("\n  shoal generate -p 'a red apple' --vram 8MiB\n\n"
+          "shoal COMMAND --help says more; shoal --version says which version this is.\n",
+        stream);
+}
+
+static int say_unknown(const char *word)
+{
+    const char *names[COMMANDS];
+    const char *nearest;
+
+    for (size_t i = 0; i < COMMANDS; i++)
+        names[i] = commands[i].name;
+    nearest = options_nearest(word, names, COMMANDS);
+    if (nearest)
+        cli_error("unknown command '%s': did you mean %s?", word, nearest);
+    else
+        cli_error("unknown command '%s': give generate, plan, verify, devices or inspect", word);
+    return CLI_USAGE;
+}
+
+/*
+ * A closed standard stream would be reused for the next file that is opened, and printing would go
+ * into a picture. Put something harmless in its place: reading gives nothing, writing fails.
+ */
+static void fill_standard_streams(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);
+}
+
+static int dispatch(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : "";
+
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (!strcmp(word, commands[i].name)) return commands[i].main(argc - 1, argv + 1);
+    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
+        print_usage(stdout);
+        return cli_finish(CLI_OK);
+    }
+    if (!strcmp(word, "--version") || !strcmp(word, "-V")) {
+        printf("shoal %s\n", shoal_version());
+        return cli_finish(CLI_OK);
+    }
+    if (argc > 1) return say_unknown(word);
+    print_usage(stderr);
+    return CLI_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    static char help[] = "--help";
+
+    fill_standard_streams();
+    setvbuf(stderr, NULL, _IOLBF, BUFSIZ);
+    /* Writing to a closed pipe or past a file-size limit is an error to report, not the end. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    if (argc == 3 && !strcmp(argv[1], "help"))
+        return dispatch(3, (char *[]){argv[0], argv[2], help, NULL});
+    return dispatch(argc, argv);
+}

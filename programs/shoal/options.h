@@ -1,0 +1,83 @@
+/*
+ * The command line of generate, plan and verify (all of it), of devices and inspect (--json).
+ * Checks what can be checked without a model; what depends on the model is libshoal's to refuse.
+ */
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include "cli.h"
+
+enum option_id {
+    OPTION_PROMPT,
+    OPTION_NEGATIVE,
+    OPTION_MODEL,
+    OPTION_DIT,
+    OPTION_TEXT_ENCODER,
+    OPTION_VAE,
+    OPTION_TOKENIZER,
+    OPTION_OUTPUT,
+    OPTION_WIDTH,
+    OPTION_HEIGHT,
+    OPTION_STEPS,
+    OPTION_CFG,
+    OPTION_SEED,
+    OPTION_COUNT,
+    OPTION_SAMPLER,
+    OPTION_SHIFT,
+    OPTION_VRAM,
+    OPTION_RAM,
+    OPTION_RESIDENT_BLOCKS,
+    OPTION_PREFETCH_SLOTS,
+    OPTION_BUFFER,
+    OPTION_LANES,
+    OPTION_DEVICE,
+    OPTION_THREADS,
+    OPTION_JSON,
+    OPTION_HELP,
+    OPTIONS
+};
+
+/* A subcommand as the command line sees it. */
+struct command {
+    const char *name;
+    const char *usage;   /* after "shoal NAME" */
+    const char *summary; /* a sentence or three for --help */
+    bool runs;           /* takes every option; false: --json and --help only */
+    int max_arguments;
+};
+
+extern const struct command command_generate, command_plan, command_verify, command_devices,
+    command_inspect;
+
+struct options {
+    struct shoal_model_paths paths; /* as given; model may be "mini" */
+    struct shoal_request request;   /* only the members whose option was given are set */
+    const char *output;
+    const char *argument; /* of inspect; NULL if none */
+    char *prompt_buffer;  /* holds request.prompt when it came from standard input */
+    bool json;
+    bool given[OPTIONS];
+};
+
+/*
+ * Parses argv. Returns true to go on; false to end with *code, everything having been said.
+ * options_fini is due either way.
+ */
+bool options_parse(
+    const struct command *command, int argc, char **argv, struct options *options, int *code);
+
+void options_fini(struct options *options);
+
+/* Copies what was given into `request`, which holds the model's defaults. */
+void options_apply(const struct options *options, struct shoal_request *request);
+
+/* The option's name, e.g. "--steps". */
+const char *option_name(enum option_id id);
+
+/* True if one of the options that say how to run was given (as against what to paint). */
+bool options_limit_given(const struct options *options);
+
+/* The nearest of `names` to a mistyped `word`; NULL if none is near. */
+const char *options_nearest(const char *word, const char *const *names, size_t count);
+
+#endif

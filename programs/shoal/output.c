@@ -1,0 +1,245 @@
+/*
+ * Naming and checking the files that generate writes. The writing itself, and that a file appears
+ * complete or not at all, is libshoal's.
+ */
+#include "output.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NUMBER_LAST 9999
+
+/* Room in a file name for the suffix of a file that is being written. */
+#define NAME_SPARE_BYTES 24
+
+/* ---- names ---- */
+
+/* False if the name does not fit. */
+__attribute__((format(printf, 2, 3))) static bool name_path(
+    char path[OUTPUT_PATH_BYTES], const char *format, ...)
+{
+    va_list values;
+    int length;
+
+    va_start(values, format);
+    length = vsnprintf(path, OUTPUT_PATH_BYTES, format, values);
+    va_end(values);
+    return length > 0 && length < OUTPUT_PATH_BYTES;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* The dot of the extension in `path`, or its end. */
+static const char *extension(const char *path)
+{
+    const char *name = base_name(path);
+    const char *dot = strrchr(name, '.');
+
+    return dot && dot != name ? dot : name + strlen(name);
+}
+
+/* x.png for one picture; x-1.png, x-2.png for several. */
+static bool name_file(const struct output *output, int32_t index, char path[OUTPUT_PATH_BYTES])
+{
+    const char *end = extension(output->path);
+
+    if (output->count == 1) return name_path(path, "%s", output->path);
+    return name_path(path, "%.*s-%d%s", (int)(end - output->path), output->path, index + 1, end);
+}
+
+/* The first free number in the folder. */
+static bool name_numbered(const struct output *output, char path[OUTPUT_PATH_BYTES])
+{
+    size_t length = strlen(output->path);
+    const char *slash = length > 0 && output->path[length - 1] != '/' ? "/" : "";
+    struct stat status;
+
+    for (int number = 1; number <= NUMBER_LAST; number++) {
+        if (!name_path(path, "%s%sshoal-%04d.png", output->path, slash, number)) return false;
+        if (lstat(path, &status) != 0 && errno == ENOENT) return true;
+    }
+    return false;
+}
+
+/* ---- before the run ---- */
+
+static bool check_folder(const char *folder)
+{
+    struct stat status;
+
+    if (stat(folder, &status) != 0) {
+        cli_error(
+            "--output: folder '%s': %s: make it first, or name another", folder, strerror(errno));
+        return false;
+    }
+    if (!S_ISDIR(status.st_mode)) {
+        cli_error("--output: '%s' is no folder: name another", folder);
+        return false;
+    }
+    if (access(folder, W_OK | X_OK) != 0) {
+        cli_error("--output: folder '%s' cannot be written to: %s: name another", folder,
+            strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+static bool check_format(const char *path)
+{
+    static const char *const others[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff",
+        ".avif", ".jxl", ".heic", ".ppm", ".svg", ".mp4", ".webm"};
+    const char *end = extension(path);
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (strcasecmp(end, others[i]) != 0) continue;
+        cli_error("--output: '%s': pictures are PNG files: name it '%.*s.png'", path,
+            (int)(end - path), path);
+        return false;
+    }
+    return true;
+}
+
+/* What is at `path` now may be replaced, or there is nothing. */
+static bool check_target(const char *path)
+{
+    struct stat status;
+
+    if (strlen(base_name(path)) > 255 - NAME_SPARE_BYTES) {
+        cli_error("--output: the name of '%s' is too long: give a shorter one", path);
+        return false;
+    }
+    if (stat(path, &status) != 0) return true;
+    if (S_ISREG(status.st_mode)) return true;
+    if (S_ISDIR(status.st_mode))
+        cli_error("--output: '%s' is a folder: name a file", path);
+    else
+        cli_error("--output: '%s' is no regular file: name a file, or - for standard output", path);
+    return false;
+}
+
+static bool check_stdout(int32_t count, bool json)
+{
+    if (json)
+        cli_error("--output - and --json both need standard output: leave one out");
+    else if (count > 1)
+        cli_error("--output - takes one picture: leave --count out, or name a file");
+    else if (isatty(STDOUT_FILENO))
+        cli_error("--output -: standard output is a terminal: send it to a program or a file");
+    else
+        return true;
+    return false;
+}
+
+static bool check_file(const struct output *output)
+{
+    char path[OUTPUT_PATH_BYTES];
+    const char *name = base_name(output->path);
+
+    if (!check_format(output->path)) return false;
+    for (int32_t i = 0; i < output->count; i++) {
+        if (!name_file(output, i, path)) {
+            cli_error("--output: '%s' is too long: give a shorter path", output->path);
+            return false;
+        }
+        if (!check_target(path)) return false;
+    }
+    if (!name_path(path, "%.*s", (int)(name - output->path), output->path))
+        snprintf(path, sizeof path, ".");
+    return check_folder(path);
+}
+
+bool output_prepare(const char *path, int32_t count, bool json, struct output *output)
+{
+    struct stat status;
+    size_t length = path ? strlen(path) : 0;
+
+    *output = (struct output){.kind = OUTPUT_FILE, .path = path, .count = count};
+    if (path && length == 0) {
+        cli_error("--output: the name is empty: name a file");
+        return false;
+    }
+    if (path && !strcmp(path, "-")) {
+        output->kind = OUTPUT_STDOUT;
+        return check_stdout(count, json);
+    }
+    if (!path) output->path = "";
+    if (!path || path[length - 1] == '/' || (stat(path, &status) == 0 && S_ISDIR(status.st_mode))) {
+        output->kind = OUTPUT_NUMBERED;
+        return check_folder(path ? path : ".");
+    }
+    return check_file(output);
+}
+
+/* ---- after it ---- */
+
+static SHOAL_CHECKED enum shoal_status fail(
+    struct shoal_error *error, const char *what, const char *path)
+{
+    *error = (struct shoal_error){.status = SHOAL_E_IO, .file = __FILE__, .line = __LINE__};
+    snprintf(error->text, sizeof error->text, "%s '%.900s': %s", what, path, strerror(errno));
+    return SHOAL_E_IO;
+}
+
+static bool copy_to_stdout(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    char buffer[65536];
+    size_t length;
+    bool good;
+
+    if (!file) return false;
+    while ((length = fread(buffer, 1, sizeof buffer, file)) > 0)
+        if (fwrite(buffer, 1, length, stdout) != length) break;
+    good = !ferror(file) && !ferror(stdout) && feof(file);
+    fclose(file);
+    return good;
+}
+
+/* libshoal writes to a path; so through a folder of our own, gone before this returns. */
+static enum shoal_status write_stdout(const struct shoal_result *result, int32_t index,
+    char path[OUTPUT_PATH_BYTES], struct shoal_error *error)
+{
+    const char *temporary = getenv("TMPDIR");
+    char folder[OUTPUT_PATH_BYTES - 16];
+    enum shoal_status status;
+
+    snprintf(
+        folder, sizeof folder, "%s/shoal-XXXXXX", temporary && *temporary ? temporary : "/tmp");
+    if (!mkdtemp(folder)) return fail(error, "making a folder like", folder);
+    snprintf(path, OUTPUT_PATH_BYTES, "%s/picture.png", folder);
+    status = shoal_result_write_png(result, index, path, error);
+    if (status == SHOAL_OK && !copy_to_stdout(path) && !ferror(stdout))
+        status = fail(error, "copying", path);
+    unlink(path);
+    rmdir(folder);
+    snprintf(path, OUTPUT_PATH_BYTES, "-");
+    return status;
+}
+
+enum shoal_status output_write(const struct output *output, const struct shoal_result *result,
+    int32_t index, char path[OUTPUT_PATH_BYTES], struct shoal_error *error)
+{
+    switch (output->kind) {
+    case OUTPUT_STDOUT:
+        return write_stdout(result, index, path, error);
+    case OUTPUT_NUMBERED:
+        if (name_numbered(output, path)) break;
+        errno = EEXIST;
+        return fail(error, "no free number left for a picture in", output->path);
+    case OUTPUT_FILE:
+        if (name_file(output, index, path)) break;
+        errno = ENAMETOOLONG;
+        return fail(error, "naming", output->path);
+    }
+    return shoal_result_write_png(result, index, path, error);
+}

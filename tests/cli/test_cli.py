@@ -1,0 +1,781 @@
+#!/usr/bin/env python3
+"""Tests of the program as a user meets it: options, output, files, signals.
+
+    python3 tests/cli/test_cli.py path/to/shoal [part of a case's name]
+
+Prints one TAP line a case. Standard library only. What the library computes is tested elsewhere.
+"""
+
+import json
+import os
+import pty
+import re
+import resource
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import zlib
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SHOAL = ""
+SMALL = ["--width", "64", "--height", "64", "--steps", "1"]
+COMMANDS = ["generate", "plan", "verify", "devices", "inspect"]
+TIMEOUT = 300
+
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def __str__(self):
+        return f"exit code {self.code}\nstdout: {self.out[-1500:]!r}\nstderr: {self.err[-1500:]!r}"
+
+
+def environment(**changes):
+    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "SHOAL_MODELS")}
+    env.update(TERM="xterm", **changes)
+    return env
+
+
+def default_signals():
+    """As an interactive shell starts a program, wherever these tests were started from."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def shoal(*args, folder=None, stdin=None, env=None, before=None, text=True, **streams):
+    def prepare():
+        default_signals()
+        if before:
+            before()
+
+    streams.setdefault("stdout", subprocess.PIPE)
+    streams.setdefault("stderr", subprocess.PIPE)
+    done = subprocess.run([SHOAL, *args], cwd=folder, input=stdin, env=env or environment(),
+                          preexec_fn=prepare, timeout=TIMEOUT, **streams)
+    out, err = done.stdout or b"", done.stderr or b""
+    return Result(done.returncode, out.decode() if text else out, err.decode())
+
+
+def expect(condition, result="", what=""):
+    if not condition:
+        raise AssertionError(f"{what}\n{result}")
+
+
+def refused(result, code, *words):
+    """One clear line on standard error, nothing on standard output."""
+    expect(result.code == code, result, f"expected exit code {code}")
+    expect(result.out == "", result, "standard output is not empty")
+    errors = [line for line in result.err.splitlines() if line.startswith("shoal: error: ")]
+    expect(len(errors) == 1, result, "expected one error line")
+    for word in words:
+        expect(word in errors[0], result, f"the error does not say '{word}'")
+
+
+def png_chunks(data):
+    expect(data[:8] == b"\x89PNG\r\n\x1a\n", data[:16], "no PNG signature")
+    chunks, at = [], 8
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at:at + 8])
+        body = data[at + 8:at + 8 + length]
+        crc, = struct.unpack(">I", data[at + 8 + length:at + 12 + length])
+        expect(crc == zlib.crc32(kind + body), kind, "bad CRC")
+        chunks.append((kind, body))
+        at += 12 + length
+    expect(chunks[-1][0] == b"IEND", what="no IEND")
+    return chunks
+
+
+def png_texts(data):
+    texts = b""
+    for kind, body in png_chunks(data):
+        if kind == b"tEXt":
+            texts += body + b"\n"
+        elif kind == b"zTXt":
+            key, rest = body.split(b"\0", 1)
+            texts += key + b"\0" + zlib.decompress(rest[1:]) + b"\n"
+        elif kind == b"iTXt":
+            key, rest = body.split(b"\0", 1)
+            packed, rest = rest[0], rest[2:].split(b"\0", 2)[2]
+            texts += key + b"\0" + (zlib.decompress(rest) if packed else rest) + b"\n"
+    return texts
+
+
+def png_size(path):
+    with open(path, "rb") as file:
+        return struct.unpack(">II", png_chunks(file.read())[0][1][:8])
+
+
+# ---- help and bad options ----
+
+
+@case
+def help_is_everywhere(folder):
+    expect(all(name in shoal("--help").out for name in COMMANDS), what="--help lists all commands")
+    for name in COMMANDS:
+        for args in ([name, "--help"], [name, "-h"], ["help", name]):
+            result = shoal(*args)
+            expect(result.code == 0 and result.out.startswith(f"usage: shoal {name}"), result)
+            expect(result.err == "", result)
+            expect(max(map(len, result.out.splitlines())) <= 80, result, "wider than 80 columns")
+    expect(re.fullmatch(r"shoal \d+\.\d+\.\d+\n", shoal("--version").out), what="--version")
+
+
+def options_in_help():
+    return set(re.findall(r"--[a-z][a-z-]+", shoal("generate", "--help").out))
+
+
+@case
+def man_page_and_completions_know_every_option(folder):
+    for path in ("docs/shoal.1", "completions/shoal.bash", "completions/_shoal",
+                 "completions/shoal.fish"):
+        with open(os.path.join(SOURCE, path), encoding="utf-8") as file:
+            text = file.read().replace("\\-", "-")
+        for option in options_in_help():
+            word = option[2:] if path.endswith(".fish") else option
+            expect(word in text, path, f"{option} is missing")
+        for name in COMMANDS:
+            expect(name in text, path, f"{name} is missing")
+
+
+@case
+def no_or_unknown_command(folder):
+    result = shoal()
+    expect(result.code == 2 and "usage:" in result.err and result.out == "", result)
+    refused(shoal("genrate"), 2, "genrate", "generate")
+    refused(shoal("xyzzy"), 2, "xyzzy", "inspect")
+
+
+BAD_OPTIONS = [
+    # arguments after `generate -p x`, words that the error must hold
+    (["--stepz", "4"], ["--stepz", "--steps"]),
+    (["--frobnicate"], ["--frobnicate", "--help"]),
+    (["-q"], ["-q", "--help"]),
+    (["--s", "4"], ["--s", "more than one"]),
+    (["--json=1"], ["--json", "no value"]),
+    (["--steps"], ["--steps", "needs a value"]),
+    (["-o"], ["-o", "needs a value"]),
+    (["--steps", "4x"], ["--steps", "'4x'", "1 to 1000"]),
+    (["--steps", ""], ["--steps", "1 to 1000"]),
+    (["--steps", " 4"], ["--steps", "1 to 1000"]),
+    (["--steps", "4.5"], ["--steps", "'4.5'"]),
+    (["--steps", "0"], ["--steps", "out of range", "1 to 1000"]),
+    (["--steps", "-3"], ["--steps", "out of range"]),
+    (["--steps", "99999999999999999999"], ["--steps", "out of range"]),
+    (["--count", "65"], ["--count", "1 to 64"]),
+    (["--width", "100"], ["--width", "96 or 112"]),
+    (["--height", "8"], ["--height", "16 to"]),
+    (["--cfg", "nan"], ["--cfg", "not a number"]),
+    (["--cfg", "inf"], ["--cfg", "not a number"]),
+    (["--cfg", "2,5"], ["--cfg", "'2,5'"]),
+    (["--cfg", "1e9"], ["--cfg", "out of range"]),
+    (["--shift", "0"], ["--shift", "out of range"]),
+    (["--seed", "-1"], ["--seed", "random"]),
+    (["--seed", "0x10"], ["--seed", "random"]),
+    (["--seed", "18446744073709551616"], ["--seed", "18446744073709551615"]),
+    (["--vram", "3XB"], ["--vram", "'3XB'", "3GiB"]),
+    (["--vram", "-1GiB"], ["--vram", "'-1GiB'"]),
+    (["--vram", "1e5"], ["--vram"]),
+    (["--vram", "1E5"], ["--vram"]),
+    (["--ram", ""], ["--ram"]),
+    (["--ram", "99999999TiB"], ["--ram"]),
+    (["--prefetch-slots", "7"], ["--prefetch-slots", "2 to 6", "auto"]),
+    (["--prefetch-slots", "1"], ["--prefetch-slots", "2 to 6"]),
+    (["--resident-blocks", "-2"], ["--resident-blocks", "auto"]),
+    (["--buffer", "triple"], ["--buffer", "double, single"]),
+    (["--lanes", "0"], ["--lanes", "1 to"]),
+    (["--threads", "-1"], ["--threads", "0 to"]),
+    (["--resident-blocks", "9999"], ["9999", "between 0 and"]),
+    (["--sampler", "dpm"], ["dpm", "euler"]),
+    (["--buffer", "single", "--prefetch-slots", "2"], ["--prefetch-slots", "--buffer single"]),
+    (["--dit", "a"], ["--text-encoder", "--vae"]),
+    (["--tokenizer", "a"], ["--dit", "--text-encoder", "--vae"]),
+    (["a", "cat"], ["'a'", "-p"]),
+    (["-o", "-", "--json"], ["--output", "--json"]),
+    (["-o", "-", "--count", "2"], ["--output", "--count"]),
+]
+
+
+@case
+def bad_options_name_the_option(folder):
+    for args, words in BAD_OPTIONS:
+        try:
+            refused(shoal("generate", "-p", "x", *args, folder=folder), 2, *words)
+        except AssertionError as error:
+            raise AssertionError(f"{args}: {error}") from None
+    expect(os.listdir(folder) == [], what="a refused run left a file")
+
+
+@case
+def bad_arguments_of_the_other_commands(folder):
+    refused(shoal("generate"), 2, "prompt", "-p")
+    refused(shoal("inspect"), 2, "file")
+    refused(shoal("inspect", "a", "b"), 2, "'b'")
+    refused(shoal("inspect", "--steps", "1", "a"), 2, "--steps")
+    refused(shoal("devices", "cpu"), 2, "'cpu'")
+    refused(shoal("devices", "--device", "cpu"), 2, "--device")
+
+
+@case
+def device_that_is_not_there(folder):
+    refused(shoal("generate", "-p", "x", "--device", "abacus", *SMALL, folder=folder), 2,
+            "abacus", "cpu")
+
+
+# ---- plan ----
+
+
+def plan(*args):
+    result = shoal("plan", "-p", "a red apple", "--json", *args)
+    expect(result.code in (0, 3), result)
+    return json.loads(result.out), result
+
+
+@case
+def plan_as_text_and_json(folder):
+    result = shoal("plan", "-p", "a red apple")
+    expect(result.code == 0 and len(result.out.splitlines()) > 3 and result.err == "", result)
+    figures, result = plan()
+    expect(result.err == "", result)
+    for name in ("least_vram_bytes", "peak_vram_bytes"):
+        expect(isinstance(figures[name], int) and figures[name] > 0, result, name)
+    expect(figures["least_vram_bytes"] <= figures["peak_vram_bytes"], result)
+
+
+@case
+def plan_least_budget_works_and_one_byte_less_is_refused(folder):
+    least = plan()[0]["least_vram_bytes"]
+    figures, result = plan("--vram", str(least))
+    expect(result.code == 0 and figures["peak_vram_bytes"] <= least, result)
+    figures, result = plan("--vram", str(least - 1))
+    expect(result.code == 3 and str(least) in result.err, result)
+    expect(figures["least_vram_bytes"] == least, result, "the least budget depends on the budget")
+    result = shoal("generate", "-p", "a red apple", "--vram", str(least - 1), "--json",
+                   folder=folder)
+    refused(result, 3, str(least))
+    expect(os.listdir(folder) == [], result)
+
+
+@case
+def plan_never_exceeds_the_budget(folder):
+    figures, _ = plan()
+    least, full = figures["least_vram_bytes"], figures["peak_vram_bytes"]
+    for part in range(0, 11):
+        budget = least + (full - least) * part // 10
+        figures, result = plan("--vram", str(budget))
+        expect(result.code == 0 and figures["peak_vram_bytes"] <= budget, result, budget)
+
+
+@case
+def sizes_are_read_as_written(folder):
+    for text in ("64MiB", "65536KiB", "67108864", "67108864B", "0.0625GiB", "64mib", "64 MiB"):
+        figures, result = plan("--vram", text)
+        expect(figures["vram_budget_bytes"] == 64 << 20, result, text)
+    expect(plan("--vram", "64MB")[0]["vram_budget_bytes"] == 64000000, what="64MB")
+
+
+@case
+def options_without_effect_are_noted(folder):
+    for args, words in (
+            (["-n", "blur", "--cfg", "1"], ["--negative", "--cfg"]),
+            (["--prefetch-slots", "3"], ["--prefetch-slots has no effect"]),
+            (["--buffer", "double"], ["--buffer has no effect"]),
+            (["--lanes", "100"], ["--lanes 100"]),
+            (["-o", "x.png"], ["--output", "no effect"])):
+        result = shoal("plan", "--json", "-p", "x", *args, folder=folder)
+        expect(result.code in (0, 2), result, args)
+        expect(all(word in result.err for word in words), result, args)
+        result = shoal("plan", "-p", "x", *args, folder=folder)
+        expect("note: " in result.out + result.err, result, args)
+    expect("stands in" in shoal("plan").err, what="a prompt that stands in is named")
+
+
+# ---- generate ----
+
+
+@case
+def generate_writes_a_png_with_text(folder):
+    path = os.path.join(folder, "apple.png")
+    result = shoal("generate", "-p", "a red apple", "--seed", "41", "-o", path, *SMALL)
+    expect(result.code == 0, result)
+    expect(path in result.out and "41" in result.out and "peak" in result.out, result)
+    with open(path, "rb") as file:
+        data = file.read()
+    expect(png_size(path) == (64, 64), png_size(path))
+    texts = png_texts(data)
+    expect(b"a red apple" in texts and b"41" in texts, texts)
+    expect(os.listdir(folder) == ["apple.png"], os.listdir(folder))
+
+
+@case
+def generate_prints_lines_where_there_is_no_terminal(folder):
+    result = shoal("generate", "-p", "x", *SMALL, "--steps", "3", folder=folder)
+    expect(result.code == 0 and "\x1b" not in result.err + result.out, result)
+    for step in (1, 2, 3):
+        expect(result.err.count(f"step {step}/3") == 1, result)
+
+
+@case
+def generate_json_is_one_object(folder):
+    result = shoal("generate", "-p", 'a "red"\tapple \u00e9', "--json", "--count", "2", "--vram",
+                   "1GiB", "--seed", "5", "-n", "y", "--cfg", "1", *SMALL, folder=folder)
+    expect(result.code == 0, result)
+    figures = json.loads(result.out)
+    expect(figures["prompt"] == 'a "red"\tapple \u00e9', figures)
+    expect(figures["report"]["peak_vram_bytes"] == figures["plan"]["peak_vram_bytes"], figures)
+    expect(len(figures["notes"]) == 1 and "--negative" in figures["notes"][0], figures)
+    pictures = figures["pictures"]
+    expect([picture["seed"] for picture in pictures] == [5, 6], pictures)
+    expect(pictures[0]["latents_xxh3_128"] != pictures[1]["latents_xxh3_128"], pictures)
+    expect([picture["path"] for picture in pictures] == ["shoal-0001.png", "shoal-0002.png"],
+           pictures)
+    expect(sorted(os.listdir(folder)) == ["shoal-0001.png", "shoal-0002.png"], what="files")
+
+
+@case
+def generate_names_files(folder):
+    shoal("generate", "-p", "x", *SMALL, folder=folder)
+    shoal("generate", "-p", "x", *SMALL, folder=folder)
+    expect(sorted(os.listdir(folder)) == ["shoal-0001.png", "shoal-0002.png"],
+           os.listdir(folder), "default names never replace a file")
+    os.mkdir(os.path.join(folder, "sub"))
+    result = shoal("generate", "-p", "x", "-o", "sub", *SMALL, folder=folder)
+    expect(os.listdir(os.path.join(folder, "sub")) == ["shoal-0001.png"], result, "-o FOLDER")
+    result = shoal("generate", "-p", "x", "-o", "sub/a.b.png", "--count", "2", *SMALL,
+                   folder=folder)
+    expect(sorted(os.listdir(os.path.join(folder, "sub"))) ==
+           ["a.b-1.png", "a.b-2.png", "shoal-0001.png"], result, "--count")
+    with open(os.path.join(folder, "old.png"), "w", encoding="utf-8") as file:
+        file.write("old")
+    result = shoal("generate", "-p", "x", "-o", "old.png", *SMALL, folder=folder)
+    expect(png_size(os.path.join(folder, "old.png")) == (64, 64), result, "-o replaces a file")
+
+
+@case
+def generate_same_seed_same_picture(folder):
+    files = []
+    for name, args in (("a", []), ("b", ["--threads", "1"]), ("c", ["--seed", "7"])):
+        result = shoal("generate", "-p", "x", "-o", name + ".png", *args, *SMALL, folder=folder)
+        expect(result.code == 0, result)
+        with open(os.path.join(folder, name + ".png"), "rb") as file:
+            files.append(file.read())
+    expect(files[0] == files[1], what="the number of threads changes the file")
+    expect(files[0] != files[2], what="the seed does not change the file")
+    first = shoal("generate", "-p", "x", "--seed", "random", "--json", *SMALL, folder=folder)
+    second = shoal("generate", "-p", "x", "--seed", "random", "--json", *SMALL, folder=folder)
+    seeds = [json.loads(result.out)["pictures"][0]["seed"] for result in (first, second)]
+    expect(seeds[0] != seeds[1], seeds, "--seed random")
+
+
+@case
+def generate_through_pipes(folder):
+    result = shoal("generate", "-p", "-", "-o", "-", *SMALL, folder=folder, stdin=b"a red apple\n",
+                   text=False)
+    expect(result.code == 0, result.err)
+    expect(b"a red apple" in png_texts(result.out) and b"apple\n\n" not in png_texts(result.out))
+    expect(os.listdir(folder) == [], os.listdir(folder))
+    refused(shoal("generate", "-p", "-", stdin=b"a\0b"), 2, "--prompt", "zero byte")
+    refused(shoal("generate", "-p", "-", stdin=b"a" * (1 << 21)), 2, "--prompt", "1 MiB")
+
+
+@case
+def prompts_that_are_odd(folder):
+    for prompt in ("", " ", "\U0001f34e", "x" * 5000, "-", "%s%n"):
+        args = ["--prompt=" + prompt] if prompt == "-" else ["-p", prompt]
+        result = shoal("plan", *args, stdin=b"")
+        expect(result.code in (0, 1, 2), result, repr(prompt))
+    result = subprocess.run([SHOAL, "plan", "-p", b"\xff\xfe"], capture_output=True, check=False,
+                            timeout=TIMEOUT)
+    expect(result.returncode in (0, 1, 2), result)
+
+
+@case
+def parts_given_one_by_one(folder):
+    mini = os.path.join(SOURCE, "models/shoal-mini")
+    parts = ["--dit", os.path.join(mini, "transformer/diffusion_pytorch_model.safetensors"),
+             "--text-encoder", os.path.join(mini, "text_encoder/model.safetensors"),
+             "--vae", os.path.join(mini, "vae"), "--tokenizer",
+             os.path.join(mini, "tokenizer/tokenizer.json")]
+    same = ["generate", "-p", "a red apple", "--json", "--cfg", "2", "--shift", "2", *SMALL]
+    pictures = []
+    folders = [*parts[:3], os.path.join(mini, "text_encoder"), *parts[4:6]]
+    for args in ([], ["-m", mini], parts, folders, ["-m", mini, *parts[4:]],
+                 ["-m", mini, *parts[:2]]):
+        result = shoal(*same, *args, folder=folder)
+        expect(result.code == 0, result, args)
+        pictures.append(json.loads(result.out)["pictures"][0]["picture_xxh3_128"])
+    expect(len(set(pictures)) == 1, pictures)
+
+
+# ---- output that cannot be written ----
+
+
+@case
+def output_is_checked_before_anything_runs(folder):
+    path = os.path.join(folder, "file")
+    with open(path, "w", encoding="utf-8"):
+        pass
+    for target, words in (
+            (os.path.join(folder, "no", "x.png"), ["no", "make it first"]),
+            (os.path.join(path, "x.png"), ["file"]),
+            ("/dev/full", ["/dev/full", "no regular file"]),
+            ("/dev/null", ["/dev/null", "no regular file"]),
+            ("", ["empty"]),
+            ("a" * 250 + ".png", ["too long"]),
+            ("x.jpg", ["x.png"])):
+        result = shoal("generate", "-p", "x", "-o", target, "--steps", "1000", folder=folder)
+        refused(result, 2, "--output", *words)
+    expect(os.listdir(folder) == ["file"], os.listdir(folder))
+
+
+@case
+def a_folder_without_write_permission(folder):
+    if os.geteuid() == 0:
+        return "SKIP root may write anywhere"
+    os.chmod(folder, 0o555)
+    result = shoal("generate", "-p", "x", "--steps", "1000", folder=folder)
+    os.chmod(folder, 0o755)
+    refused(result, 2, "--output", "written to")
+    return None
+
+
+def small_files_only():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
+
+
+@case
+def a_full_disk_leaves_no_file(folder):
+    result = shoal("generate", "-p", "x", "-o", "x.png", *SMALL, folder=folder,
+                   before=small_files_only)
+    expect(result.code == 1 and "x.png" in result.err, result)
+    expect(os.listdir(folder) == [], os.listdir(folder))
+
+
+@case
+def a_full_disk_keeps_the_old_file(folder):
+    path = os.path.join(folder, "x.png")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("old")
+    result = shoal("generate", "-p", "x", "-o", path, *SMALL, before=small_files_only)
+    expect(result.code == 1 and "x.png" in result.err, result)
+    with open(path, encoding="utf-8") as file:
+        expect(file.read() == "old", what="the old file is gone")
+    expect(os.listdir(folder) == ["x.png"], os.listdir(folder))
+
+
+@case
+def standard_output_that_cannot_be_written(folder):
+    for args in (["plan", "-p", "x"], ["devices"], ["inspect", "mini"], ["generate", "--help"]):
+        with open("/dev/full", "wb") as full:
+            result = shoal(*args, stdout=full)
+        expect(result.code == 1 and "standard output" in result.err, result, args)
+        result = shoal(*args, before=lambda: os.close(1))
+        expect(result.code == 1 and "standard output" in result.err, result, args)
+    result = shoal("generate", "-p", "x", "-o", "x.png", *SMALL, folder=folder,
+                   before=lambda: (os.close(0), os.close(1), os.close(2)))
+    expect(result.code == 1, result)
+    expect(png_size(os.path.join(folder, "x.png")) == (64, 64), what="the picture is whole")
+
+
+@case
+def pipes_closed_early(folder):
+    for args in (["plan", "-p", "x"], ["devices"], ["inspect", "mini"], ["--help"],
+                 ["generate", "-p", "x", "-o", "x.png", *SMALL]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        result = shoal(*args, folder=folder, stdout=writer)
+        os.close(writer)
+        expect(result.code == 1 and "error" not in result.err, result, args)
+    expect(png_size(os.path.join(folder, "x.png")) == (64, 64), what="the picture is there")
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = shoal("generate", "-p", "x", "-o", "y.png", *SMALL, folder=folder, stderr=writer)
+    os.close(writer)
+    expect(result.code == 0, result, "standard error closed early")
+    expect(png_size(os.path.join(folder, "y.png")) == (64, 64), what="the picture is there")
+
+
+# ---- signals and terminals ----
+
+
+def start_long_run(folder, *args):
+    run = subprocess.Popen([SHOAL, *args, "-p", "x", "--width", "128", "--height", "128",
+                            "--steps", "1000"], cwd=folder,
+                           env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           preexec_fn=default_signals)
+    return run
+
+
+def wait_for(stream, word):
+    """Reads up to the line that holds `word`."""
+    end = time.monotonic() + TIMEOUT
+    seen = b""
+    while word not in seen:
+        ready, _, _ = select.select([stream], [], [], max(0, end - time.monotonic()))
+        piece = os.read(stream.fileno(), 4096) if ready else b""
+        expect(piece, seen, f"no {word!r}")
+        seen += piece
+
+
+def interrupted(folder, number, code):
+    run = start_long_run(folder, "generate", "-o", "x.png")
+    wait_for(run.stderr, b"step 1/")
+    start = time.monotonic()
+    run.send_signal(number)
+    _, err = run.communicate(timeout=TIMEOUT)
+    err = err.decode()
+    expect(run.returncode == code, err, f"exit code {run.returncode}, not {code}")
+    expect("interrupted" in err, err)
+    expect(time.monotonic() - start < 20, what="it took too long to stop")
+    expect(os.listdir(folder) == [], os.listdir(folder))
+
+
+@case
+def ctrl_c_stops_and_leaves_no_file(folder):
+    interrupted(folder, signal.SIGINT, 130)
+
+
+@case
+def sigterm_stops_and_leaves_no_file(folder):
+    interrupted(folder, signal.SIGTERM, 143)
+
+
+@case
+def ctrl_c_stops_verify(folder):
+    run = start_long_run(folder, "verify")
+    wait_for(run.stdout, b"latents")
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=TIMEOUT)
+    expect(run.returncode == 130, run.returncode)
+
+
+@case
+def a_second_ctrl_c_ends_at_once(folder):
+    run = start_long_run(folder, "generate", "-o", "x.png")
+    wait_for(run.stderr, b"text: ")
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=TIMEOUT)
+    expect(run.returncode in (-signal.SIGINT, 130), run.returncode)
+    expect("x.png" not in os.listdir(folder), os.listdir(folder))
+
+
+def on_terminal(*args, folder, env):
+    """Runs with standard output and error on a terminal; returns the code and what it showed."""
+    main, side = pty.openpty()
+    run = subprocess.Popen([SHOAL, *args], cwd=folder, env=env, stdin=side, stdout=side,
+                           stderr=side, preexec_fn=default_signals)
+    os.close(side)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(main, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(main)
+    return run.wait(timeout=TIMEOUT), shown.decode()
+
+
+@case
+def a_terminal_gets_a_progress_bar(folder):
+    args = ["generate", "-p", "x", *SMALL, "--steps", "4"]
+    code, shown = on_terminal(*args, folder=folder, env=environment())
+    expect(code == 0 and "\r\x1b[K" in shown and "steps" in shown, shown)
+    expect("\x1b[36m" in shown, shown, "no colour on a terminal")
+    code, shown = on_terminal(*args, folder=folder, env=environment(NO_COLOR="1"))
+    expect(code == 0 and not re.search(r"\x1b\[[0-9;]*m", shown), shown, "NO_COLOR")
+    dumb = environment()
+    dumb["TERM"] = "dumb"
+    code, shown = on_terminal(*args, folder=folder, env=dumb)
+    expect(code == 0 and "\x1b" not in shown and "step 4/4" in shown, shown, "TERM=dumb")
+    code, shown = on_terminal("generate", "-p", "x", "-o", "-", folder=folder, env=environment())
+    expect(code == 2 and "terminal" in shown, shown, "a picture to a terminal")
+
+
+# ---- models and inspect ----
+
+
+@case
+def devices_and_inspect(folder):
+    result = shoal("devices")
+    expect(result.code == 0 and "cpu" in result.out, result)
+    expect(isinstance(json.loads(shoal("devices", "--json").out), dict), what="devices --json")
+    result = shoal("inspect", "mini")
+    expect(result.code == 0 and result.err == "", result)
+    expect(isinstance(json.loads(shoal("inspect", "mini", "--json").out), dict),
+           what="inspect --json")
+
+
+@case
+def the_embedded_model_is_found(folder):
+    models = os.path.join(SOURCE, "models")
+    expect(shoal("inspect", "mini", env=environment(SHOAL_MODELS=models)).code == 0, models)
+    expect(shoal("inspect", "mini", env=environment(SHOAL_MODELS=folder)).code == 0,
+           what="a folder without it is passed over")
+    tree = os.path.join(folder, "tree")
+    shutil.copytree(os.path.join(models, "shoal-mini"),
+                    os.path.join(tree, "share/shoal/models/shoal-mini"))
+    os.mkdir(os.path.join(tree, "bin"))
+    shutil.copy(SHOAL, os.path.join(tree, "bin/shoal"))
+    moved = subprocess.run([os.path.join(tree, "bin/shoal"), "inspect", "mini"],
+                           capture_output=True, env=environment(), timeout=TIMEOUT, check=False)
+    expect(moved.returncode == 0, moved)
+
+
+@case
+def a_model_that_is_not_there(folder):
+    result = shoal("generate", "-p", "x", "-m", "no/such/model", folder=folder)
+    expect(result.code in (1, 2) and "no/such/model" in result.err, result)
+    result = shoal("generate", "-p", "x", "-m", folder, folder=folder)
+    expect(result.code in (1, 2) and result.err.startswith("shoal: error: "), result)
+
+
+def safetensors(header, body=b""):
+    return struct.pack("<Q", len(header)) + header + body
+
+
+HOSTILE = {
+    "empty.safetensors": b"",
+    "short.safetensors": b"\x10",
+    "huge-header.safetensors": struct.pack("<Q", 1 << 62) + b"{}",
+    "negative-header.safetensors": struct.pack("<q", -1) + b"{}",
+    "past-end.safetensors": safetensors(
+        b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}', b"\0" * 8),
+    "overflow.safetensors": safetensors(
+        b'{"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,16]}}',
+        b"\0" * 16),
+    "reversed.safetensors": safetensors(
+        b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[16,0]}}', b"\0" * 16),
+    "overlap.safetensors": safetensors(
+        b'{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},'
+        b'"b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}}', b"\0" * 12),
+    "negative-shape.safetensors": safetensors(
+        b'{"a":{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}}', b"\0" * 16),
+    "no-json.safetensors": safetensors(b"not json at all"),
+    "list.safetensors": safetensors(b"[1,2,3]"),
+    "deep.safetensors": safetensors(b"[" * 100000 + b"]" * 100000),
+    "escapes.safetensors": safetensors(
+        b'{"\\u001b[31mred\\u0007\\u009b31m":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
+        b"\0"),
+    "dtype.safetensors": safetensors(
+        b'{"a":{"dtype":"F3000","shape":[4],"data_offsets":[0,16]}}', b"\0" * 16),
+    "version.gguf": b"GGUF" + struct.pack("<IQQ", 99, 1, 1),
+    "counts.gguf": b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1 << 60),
+    "string.gguf": b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 1 << 63) + b"x",
+    "cut.gguf": b"GGUF" + struct.pack("<I", 3),
+    "text.txt": b"hello\n",
+    "zeros.bin": b"\0" * 65536,
+}
+
+
+@case
+def inspect_of_hostile_files(folder):
+    for name, data in HOSTILE.items():
+        path = os.path.join(folder, name)
+        with open(path, "wb") as file:
+            file.write(data)
+        for args in ([path], [path, "--json"]):
+            result = shoal("inspect", *args)
+            expect(result.code in (0, 1, 2), result, name)
+            expect(result.code == 0 or name in result.err, result, f"{name} is not named")
+            expect(not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", result.out + result.err), result,
+                   f"{name} reaches the terminal")
+            expect("Sanitizer" not in result.err, result, name)
+            if result.code == 0 and "--json" in args:
+                json.loads(result.out)
+        result = shoal("generate", "-p", "x", "-m", path, folder=folder)
+        expect(result.code in (1, 2), result, name)
+    fifo = os.path.join(folder, "fifo")
+    os.mkfifo(fifo)
+    for path in (fifo, "/dev/zero", "/dev/null", folder, os.path.join(folder, "none")):
+        result = shoal("inspect", path)
+        expect(result.code in (0, 1, 2), result, path)
+
+
+@case
+def a_damaged_model_is_refused(folder):
+    model = os.path.join(folder, "model")
+    weights = os.path.join(model, "transformer/diffusion_pytorch_model.safetensors")
+    shutil.copytree(os.path.join(SOURCE, "models/shoal-mini"), model)
+    os.chmod(os.path.dirname(weights), 0o755)
+    os.chmod(weights, 0o644)
+    os.truncate(weights, os.path.getsize(weights) - 1)
+    result = shoal("generate", "-p", "x", "-m", model, folder=folder)
+    expect(result.code == 1 and "transformer" in result.err, result)
+    os.unlink(weights)
+    result = shoal("generate", "-p", "x", "-m", model, folder=folder)
+    expect(result.code == 1 and "transformer" in result.err, result)
+    expect(os.listdir(folder) == ["model"], os.listdir(folder))
+
+
+# ---- verify ----
+
+
+@case
+def verify_passes(folder):
+    result = shoal("verify", *SMALL, folder=folder)
+    expect(result.code == 0 and "Same bytes" in result.out, result)
+    expect("DIFFERENT" not in result.out and "\x1b" not in result.out, result)
+    expect(os.listdir(folder) == [], os.listdir(folder))
+
+
+@case
+def verify_json_and_the_plan_as_asked(folder):
+    least = plan(*SMALL)[0]["least_vram_bytes"]
+    result = shoal("verify", "--json", "--vram", str(least + 12345), *SMALL)
+    expect(result.code == 0, result)
+    figures = json.loads(result.out)
+    plans = figures["plans"]
+    expect(figures["same"] is True and len(plans) >= 4, figures)
+    expect(any(row["plan"] == "as asked" for row in plans), figures)
+    for name in ("latents_xxh3_128", "pictures_xxh3_128"):
+        expect(len({row[name] for row in plans}) == 1, plans, name)
+    for row in plans:
+        expect(row["peak_vram_bytes"] == row["planned_peak_vram_bytes"], row)
+    expect(any(row["resident_blocks"] < row["blocks"] for row in plans), plans, "nothing streamed")
+    refused(shoal("verify", "--vram", "1KiB", *SMALL), 3, "--vram")
+
+
+def main():
+    global SHOAL
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    SHOAL = os.path.abspath(sys.argv[1])
+    chosen = [c for c in CASES if len(sys.argv) == 2 or sys.argv[2] in c.__name__]
+    failed = 0
+    print(f"1..{len(chosen)}", flush=True)
+    for number, function in enumerate(chosen, 1):
+        with tempfile.TemporaryDirectory(prefix="shoal-cli-") as folder:
+            start = time.monotonic()
+            try:
+                skip = function(folder)
+                line = f"ok {number} - {function.__name__}" + (f" # {skip}" if skip else "")
+            except Exception:  # pylint: disable=broad-except
+                failed += 1
+                line = f"not ok {number} - {function.__name__}"
+                for text in traceback.format_exc().splitlines():
+                    print("# " + text)
+        print(line, flush=True)
+        print(f"# {time.monotonic() - start:.2f} s", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -93,7 +93,7 @@ struct shoal_model;
  * Where the parts are. `model` is a folder (diffusers layout: transformer/ text_encoder/ vae/
  * tokenizer/; ComfyUI layout: diffusion_models/ text_encoders/ vae/), or a single file holding
  * the DiT; NULL means that every other member is given. Each other member, when not NULL, is a
- * file or folder that takes the place of that part.
+ * file or folder that takes the place of that part. The strings need not outlive the call.
  */
 struct shoal_model_paths {
     const char *model;
@@ -231,9 +231,9 @@ struct shoal_callbacks {
 struct shoal_result;
 
 /*
- * Runs the plan. Everything on the device comes from one arena of exactly the plan's peak. On
- * failure nothing is left behind: no thread, no memory, no file. The result is the caller's to
- * destroy and outlives plan and model.
+ * Runs the plan; SHOAL_E_BUDGET if it does not fit. Everything on the device comes from one arena
+ * of exactly the plan's peak. On failure nothing is left behind: no thread, no memory, no file. The
+ * result is the caller's to destroy and outlives plan and model.
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_run(const struct shoal_plan *plan,
     const struct shoal_callbacks *callbacks, struct shoal_result **result,

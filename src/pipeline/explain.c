@@ -73,29 +73,33 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
         size_format(b, s.ram_bytes));
 }
 
-/* A setting that changes nothing is said, never silent. */
-static void explain_notes(const struct shoal_plan *plan, struct text *t)
+/* A setting that changes nothing is said, never silent. An array of sentences. */
+static json_t *explain_notes(const struct shoal_plan *plan)
 {
     const struct shoal_request *r = &plan->job.request;
     const struct plan_phase *steps = &plan->solution.phases[SHOAL_PHASE_STEPS];
     int32_t all = job_lane_count(&plan->job);
+    json_t *notes = json_array();
 
     for (int i = 0; i < plan->job.prompt_count; i++)
         if (plan->job.dropped[i])
-            text_append(t, "note: the %s is longer than %d tokens; the last %zu are not read\n",
-                i ? "negative prompt" : "prompt", plan->job.max_prompt_tokens,
-                plan->job.dropped[i]);
+            json_array_append_new(
+                notes, json_sprintf("the %s is longer than %d tokens; the last %d are not read",
+                           i ? "negative prompt" : "prompt", plan->job.max_prompt_tokens,
+                           (int)plan->job.dropped[i]));
     if (plan->job.prompt_count == 1 && r->negative_prompt[0])
-        text_append(t, "note: the negative prompt has no effect, because cfg is 1\n");
+        json_array_append_new(
+            notes, json_string("the negative prompt has no effect, because cfg is 1"));
     if (!steps->slots && (r->prefetch_slots != SHOAL_AUTO || r->buffer != SHOAL_BUFFER_AUTO))
-        text_append(t,
-            "note: prefetch slots and buffer have no effect: every block is resident (set a "
-            "smaller --vram or fewer --resident-blocks)\n");
+        json_array_append_new(notes,
+            json_string("prefetch slots and buffer have no effect: every block is resident (set a "
+                        "smaller --vram or fewer --resident-blocks)"));
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
-        text_append(t, "note: there are only %d lanes\n", all);
+        json_array_append_new(notes, json_sprintf("there are only %d lanes", all));
+    return notes;
 }
 
-static void explain_text(const struct shoal_plan *plan, struct text *t)
+static void explain_text(const struct shoal_plan *plan, const json_t *notes, struct text *t)
 {
     const struct shoal_request *r = &plan->job.request;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES], d[SIZE_TEXT_BYTES];
@@ -112,7 +116,8 @@ static void explain_text(const struct shoal_plan *plan, struct text *t)
         size_format(a, r->vram_bytes), plan->solution.fits ? "peak" : "this plan needs",
         size_format(b, plan->solution.peak_bytes), size_format(c, plan->least_bytes),
         size_format(d, plan->full_bytes));
-    explain_notes(plan, t);
+    for (size_t i = 0; i < json_array_size(notes); i++)
+        text_append(t, "note: %s\n", json_string_value(json_array_get(notes, i)));
     if (plan->refusal) text_append(t, "REFUSED: %s\n", plan->refusal);
 }
 
@@ -136,7 +141,7 @@ static json_t *budget_json(uint64_t bytes)
     return bytes == SHOAL_UNLIMITED ? json_null() : json_integer((json_int_t)bytes);
 }
 
-static json_t *explain_json(const struct shoal_plan *plan)
+static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
 {
     const struct shoal_request *r = &plan->job.request;
     struct shoal_plan_summary s;
@@ -145,38 +150,42 @@ static json_t *explain_json(const struct shoal_plan *plan)
     shoal_plan_summarise(plan, &s);
     for (int i = 0; i < SHOAL_PHASES; i++)
         json_array_append_new(phases, phase_json(plan, i));
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:I, s:b, s:o, s:o,"
-                     " s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:o}",
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
+                     " s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:O}",
         "model", plan->job.model->name, "device", r->device, "width", (int)r->width, "height",
         (int)r->height, "steps", (int)r->steps, "count", (int)r->count, "cfg", (double)r->cfg,
-        "shift", (double)r->shift, "sampler", r->sampler, "seed", (json_int_t)r->seed, "fits",
-        (int)s.fits, "vram_budget_bytes", budget_json(r->vram_bytes), "ram_budget_bytes",
-        budget_json(r->ram_bytes), "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes,
-        "least_vram_bytes", (json_int_t)s.least_vram_bytes, "full_vram_bytes",
-        (json_int_t)s.full_vram_bytes, "ram_bytes", (json_int_t)s.ram_bytes, "dit_weight_bytes",
-        (json_int_t)s.dit_weight_bytes, "step_copy_bytes", (json_int_t)s.step_copy_bytes,
-        "step_operations", (json_int_t)s.step_operations, "blocks", (int)s.blocks,
-        "resident_blocks", (int)s.resident_blocks, "prefetch_slots", (int)s.prefetch_slots, "lanes",
-        (int)s.lanes, "phases", phases);
+        "shift", (double)r->shift, "sampler", r->sampler, "fits", (int)s.fits, "vram_budget_bytes",
+        budget_json(r->vram_bytes), "ram_budget_bytes", budget_json(r->ram_bytes),
+        "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes, "least_vram_bytes",
+        (json_int_t)s.least_vram_bytes, "full_vram_bytes", (json_int_t)s.full_vram_bytes,
+        "ram_bytes", (json_int_t)s.ram_bytes, "dit_weight_bytes", (json_int_t)s.dit_weight_bytes,
+        "step_copy_bytes", (json_int_t)s.step_copy_bytes, "step_operations",
+        (json_int_t)s.step_operations, "blocks", (int)s.blocks, "resident_blocks",
+        (int)s.resident_blocks, "prefetch_slots", (int)s.prefetch_slots, "lanes", (int)s.lanes,
+        "phases", phases, "notes", notes);
 }
 
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)
 {
     struct text text = {0}, refusal = {0};
-    json_t *object;
+    json_t *object, *notes;
     char *dump;
 
     if (!plan->solution.fits) {
         explain_refusal(plan, &refusal);
         plan->refusal = refusal.data;
     }
-    explain_text(plan, &text);
+    notes = explain_notes(plan);
+    explain_text(plan, notes, &text);
     plan->text = text.data;
-    if (text.failed || refusal.failed) FAIL_MEMORY(error);
-    object = explain_json(plan);
+    object = explain_json(plan, notes);
     dump = object ? json_dumps(object, JSON_INDENT(2)) : NULL;
     json_decref(object);
-    if (!dump) FAIL_MEMORY(error);
+    json_decref(notes);
+    if (!dump || text.failed || refusal.failed) {
+        mem_free(dump);
+        FAIL_MEMORY(error);
+    }
     plan->json = dump;
     return SHOAL_OK;
 }

@@ -219,14 +219,20 @@ static enum shoal_status walk(struct stage *stage, struct phase_pass p, void **l
     return status;
 }
 
-/* Walks in groups of the stage's lanes. */
+static void report_unit(struct stage *stage, int32_t done, int32_t of)
+{
+    if (stage->unit_done) stage->unit_done(stage, done, of);
+}
+
+/* Walks in groups of the stage's lanes; each lane is a unit of progress if `units`. */
 static enum shoal_status walk_all(struct stage *stage, struct phase_pass p, void **lanes,
-    int32_t count, struct shoal_error *error)
+    int32_t count, bool units, struct shoal_error *error)
 {
     for (int32_t first = 0; first < count; first += stage->lanes) {
-        int32_t left = count - first;
+        int32_t left = count - first, group = left < stage->lanes ? left : stage->lanes;
 
-        TRY(walk(stage, p, lanes + first, left < stage->lanes ? left : stage->lanes, error));
+        TRY(walk(stage, p, lanes + first, group, error));
+        if (units) report_unit(stage, first + group, count);
     }
     return SHOAL_OK;
 }
@@ -264,7 +270,7 @@ static enum shoal_status run_text(struct run *r, struct shoal_error *error)
             (int64_t)r->job->prompts[i].count, &r->text[i], error));
         r->pointers[i] = r->text[i];
     }
-    TRY(walk_all(r->stage, p, r->pointers, r->job->prompt_count, error));
+    TRY(walk_all(r->stage, p, r->pointers, r->job->prompt_count, true, error));
     return synchronise(r->stage, error);
 }
 
@@ -285,7 +291,7 @@ static enum shoal_status run_context(struct run *r, struct shoal_error *error)
         TRY(zimage_prompt_create(p.model, &spec, &r->prompts[i], error));
         r->pointers[i] = r->prompts[i];
     }
-    TRY(walk_all(r->stage, p, r->pointers, r->job->prompt_count, error));
+    TRY(walk_all(r->stage, p, r->pointers, r->job->prompt_count, true, error));
     TRY(synchronise(r->stage, error));
     for (int32_t i = 0; i < r->job->prompt_count; i++)
         qwen3_lane_destroy(&r->stage->exec, &r->text[i]);
@@ -349,10 +355,10 @@ static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
     for (int32_t step = 0; step < r->stage->steps; step++) {
         for (int32_t i = 0; i < lanes; i++)
             r->lanes[i].step = step;
-        TRY(walk_all(r->stage, p, r->pointers, lanes, error));
+        TRY(walk_all(r->stage, p, r->pointers, lanes, false, error));
         advance(r, step);
         TRY(exec_check(r->stage, error));
-        if (r->stage->unit_done) r->stage->unit_done(r->stage, step + 1, r->stage->steps);
+        report_unit(r->stage, step + 1, r->stage->steps);
     }
     TRY(synchronise(r->stage, error));
     for (int32_t i = 0; i < lanes; i++)
@@ -383,7 +389,7 @@ static enum shoal_status run_decode(struct run *r, struct shoal_error *error)
         if (!status && r->output->take) status = r->output->take(r->output, i, error);
         if (status) return status;
         exec_free(x, &r->latents[i]);
-        if (r->stage->unit_done) r->stage->unit_done(r->stage, i + 1, r->job->request.count);
+        report_unit(r->stage, i + 1, r->job->request.count);
     }
     return SHOAL_OK;
 }

@@ -6,12 +6,15 @@
 enum shoal_status chat_encode(const struct tokenizer *tokenizer, const char *prompt, size_t limit,
     int32_t **ids, size_t *count, size_t *dropped, struct shoal_error *error)
 {
-    char *text = mem_format("<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n", prompt);
-    enum shoal_status status;
+    /* Before the template, so that a message counts the prompt's own bytes. */
+    enum shoal_status status = tokenizer_check_text(prompt, error);
 
-    if (!text) FAIL_MEMORY(error);
-    status = tokenizer_encode(tokenizer, text, ids, count, error);
-    mem_free(text);
+    if (!status) {
+        char *text = mem_format("<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n", prompt);
+        if (!text) FAIL_MEMORY(error);
+        status = tokenizer_encode(tokenizer, text, ids, count, error);
+        mem_free(text);
+    }
     if (status) {
         error_prefix(error, "prompt: ");
         return status;

@@ -347,8 +347,10 @@ static enum shoal_status encode_stretch(struct encoder *e, const char *text, siz
     return encode_around(e, &e->t->added.normalized, e->normal.data, e->normal.used, encode_words);
 }
 
-static enum shoal_status check_text(const char *text, size_t bytes, struct shoal_error *error)
+enum shoal_status tokenizer_check_text(const char *text, struct shoal_error *error)
 {
+    size_t bytes = strlen(text);
+
     if (bytes > TOKENIZER_MAX_TEXT)
         FAIL(error, SHOAL_E_INVALID, "the text has %zu bytes; at most %u are allowed", bytes,
             TOKENIZER_MAX_TEXT);
@@ -372,7 +374,7 @@ enum shoal_status tokenizer_encode(const struct tokenizer *tokenizer, const char
     size_t bytes = strlen(text);
     enum shoal_status status;
 
-    TRY_OR_FAIL(check_text(text, bytes, error));
+    TRY_OR_FAIL(tokenizer_check_text(text, error));
     TRY_OR_FAIL(split_budget_init(&e.budget, error));
     TRY_OR_FAIL(reserve_ids(&e, bytes + 1));
     TRY_OR_FAIL(encode_around(&e, &tokenizer->added.plain, text, bytes, encode_stretch));

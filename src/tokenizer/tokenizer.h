@@ -29,6 +29,9 @@ void tokenizer_close(struct tokenizer **tokenizer);
 /* One more than the highest id that can come out. */
 int32_t tokenizer_vocab(const struct tokenizer *tokenizer);
 
+/* Whether `text` can be encoded: valid UTF-8, and not too long. */
+enum shoal_status tokenizer_check_text(const char *text, struct shoal_error *error) SHOAL_CHECKED;
+
 /*
  * The ids of `text`, valid UTF-8 of at most TOKENIZER_MAX_TEXT bytes, without any that a template
  * would add. *ids is mem_free'd by the caller. May be called from several threads at once.

@@ -171,6 +171,28 @@ static enum shoal_status read_settings(
     return status;
 }
 
+/* A setting that nobody reads is a mistake: say so rather than ignore it. */
+static enum shoal_status refuse_others(
+    json_t *object, const char *path, const char *const *known, struct shoal_error *error)
+{
+    char shown[JSON_SHOWN_BYTES];
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(object, key, value)
+    {
+        size_t i = 0;
+
+        while (known[i] && strcmp(known[i], key))
+            i++;
+        if (!known[i])
+            FAIL(error, SHOAL_E_FORMAT,
+                "%s: '%s' is not a setting; width, height, steps, cfg and max_tokens are", path,
+                json_show(shown, key));
+    }
+    return SHOAL_OK;
+}
+
 /*
  * The family's published defaults (Z-Image-Turbo's), then what the folder says: the scheduler's
  * shift, and shoal.json, which a model may carry for the settings that diffusers keeps in code.
@@ -178,6 +200,7 @@ static enum shoal_status read_settings(
 static enum shoal_status read_defaults(
     const char *folder, struct model_defaults *defaults, struct shoal_error *error)
 {
+    static const char *const known[] = {"width", "height", "steps", "cfg", "max_tokens", NULL};
     double width = 1024, height = 1024, steps = 8, cfg = 1, shift = 3, max_tokens = 512;
     enum shoal_status status = SHOAL_OK;
     char *path = NULL;
@@ -191,6 +214,7 @@ static enum shoal_status read_defaults(
         mem_free(path);
         path = NULL;
         TRY_OR_FAIL(read_settings(folder, "shoal.json", &object, &path, error));
+        TRY_OR_FAIL(refuse_others(object, path, known, error));
         TRY_OR_FAIL(read_number(object, path, "width", 16, 16384, &width, error));
         TRY_OR_FAIL(read_number(object, path, "height", 16, 16384, &height, error));
         TRY_OR_FAIL(read_number(object, path, "steps", 1, 1000, &steps, error));

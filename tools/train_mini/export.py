@@ -35,15 +35,7 @@ MODEL_INDEX = {
 }
 
 # Not in model_index.json: diffusers warns about keys there that it does not know.
-DEFAULTS = {
-    "name": "shoal-mini",
-    "default_steps": 8,
-    "default_guidance": 1.0,
-    "guidance_formula": "cond + guidance * (cond - uncond); 0 is off",
-    "default_width": 128,
-    "default_height": 128,
-    "max_prompt_tokens": 32,
-}
+DEFAULTS = {"width": 128, "height": 128, "steps": 8, "cfg": 2.0, "max_tokens": 32}
 
 SCHEDULER = {
     "_class_name": "FlowMatchEulerDiscreteScheduler",

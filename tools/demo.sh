@@ -3,7 +3,7 @@
 set -eu
 
 shoal=$1
-budget=8MiB
+budget=6MiB
 mkdir -p out
 
 echo "== painting in $budget of device memory =="

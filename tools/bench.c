@@ -2,6 +2,7 @@
  * The figures of BENCH.md that are about time: ratios measured in one run, best of N.
  *
  *     bench stream MODEL [ROUNDS]           what streaming costs: streamed time / unlimited time
+ *     bench budgets MODEL ROUNDS VRAM...    seconds a step under each budget, against unlimited
  *     bench forward MODEL VRAM WIDTH HEIGHT one DiT step, its GFLOP/s beside OpenBLAS's own sgemm
  *
  * Over the public header only; OpenBLAS is the yardstick, called as anybody would call it.
@@ -83,6 +84,37 @@ static void bench_stream(const struct shoal_model *model, int rounds)
         best[1][1] / best[0][1]);
 }
 
+#define MAX_BUDGETS 8
+
+/* A table of memory against time. The budgets take turns, so that all see the same machine. */
+static void bench_budgets(
+    const struct shoal_model *model, int rounds, char **budgets, int budget_count)
+{
+    struct shoal_plan_summary s[MAX_BUDGETS + 1];
+    double best[MAX_BUDGETS + 1];
+    struct shoal_error error = {0};
+
+    if (budget_count > MAX_BUDGETS) budget_count = MAX_BUDGETS;
+    for (int round = 0; round < rounds; round++)
+        for (int i = 0; i <= budget_count; i++) {
+            struct shoal_request request;
+            double seconds;
+
+            shoal_request_init(&request, model);
+            request.prompt = "a cat wearing a hat";
+            if (i > 0 && shoal_parse_size(budgets[i - 1], &request.vram_bytes, &error)) die(&error);
+            seconds = run(model, &request, &s[i]).step_seconds;
+            best[i] = round ? lesser(best[i], seconds) : seconds;
+        }
+    printf("best of %d; DiT %.2f MiB\n", rounds, (double)s[0].dit_weight_bytes / 0x1p20);
+    printf("%10s %10s %9s %12s %10s %6s\n", "budget", "peak MiB", "resident", "copied MiB",
+        "ms a step", "ratio");
+    for (int i = 0; i <= budget_count; i++)
+        printf("%10s %10.2f %3d of %2d %12.2f %10.2f %6.3f\n", i ? budgets[i - 1] : "unlimited",
+            (double)s[i].peak_vram_bytes / 0x1p20, s[i].resident_blocks, s[i].blocks,
+            (double)s[i].step_copy_bytes / 0x1p20, best[i] * 1e3, best[i] / best[0]);
+}
+
 /* OpenBLAS's own rate for tokens x features x features in F32, all cores; best of 5. */
 static double sgemm_rate(int tokens, int features)
 {
@@ -148,14 +180,17 @@ int main(int count, char **args)
     struct shoal_model *model = NULL;
 
     if (count < 3) {
-        fprintf(stderr, "bench stream MODEL [ROUNDS] | bench forward MODEL VRAM WIDTH HEIGHT\n");
+        fprintf(stderr, "bench stream MODEL [ROUNDS] | bench budgets MODEL ROUNDS VRAM... | "
+                        "bench forward MODEL VRAM WIDTH HEIGHT\n");
         return 2;
     }
     if (shoal_model_open(&(struct shoal_model_paths){.model = args[2]}, &model, &error))
         die(&error);
     if (!strcmp(args[1], "stream"))
         bench_stream(model, count > 3 ? atoi(args[3]) : 10);
-    else if (count == 6)
+    else if (!strcmp(args[1], "budgets") && count > 4)
+        bench_budgets(model, atoi(args[3]), args + 4, count - 4);
+    else if (!strcmp(args[1], "forward") && count == 6)
         bench_forward(model, args[3], atoi(args[4]), atoi(args[5]));
     shoal_model_close(&model);
     return 0;

@@ -14,6 +14,8 @@
     X(DTYPE_F64, "F64", 64)                                                                        \
     X(DTYPE_F8_E4M3, "F8_E4M3", 8)                                                                 \
     X(DTYPE_F8_E5M2, "F8_E5M2", 8)                                                                 \
+    X(DTYPE_F8_E4M3FNUZ, "F8_E4M3FNUZ", 8)                                                         \
+    X(DTYPE_F8_E5M2FNUZ, "F8_E5M2FNUZ", 8)                                                         \
     X(DTYPE_F8_E8M0, "F8_E8M0", 8)                                                                 \
     X(DTYPE_F6_E2M3, "F6_E2M3", 6)                                                                 \
     X(DTYPE_F6_E3M2, "F6_E3M2", 6)                                                                 \

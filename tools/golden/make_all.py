@@ -1,10 +1,22 @@
-"""Make every golden file again. `--mini PATH` is the tokenizer.json of the small trained model (optional)."""
+"""Make every golden file again, those of shoal-mini included."""
 import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+MINI = ROOT / "models" / "shoal-mini"
 
-for name in ("noise", "scheduler", "tokenizer", "text", "dit", "vae"):
-    extra = sys.argv[1:] if name == "tokenizer" else []
-    subprocess.run([sys.executable, str(HERE / f"{name}.py"), *extra], check=True)
+SCRIPTS = {
+    "noise": [],
+    "scheduler": [],
+    "tokenizer": ["--mini", MINI / "tokenizer" / "tokenizer.json"],
+    "text": [],
+    "dit": [],
+    "vae": [],
+    "pipeline": [MINI, ROOT / "tests" / "golden" / "pipeline_mini.safetensors", "--steps", "8", "--guidance", "1",
+                 "--size", "128x128", "--prompt", "a cat wearing a hat", "--prompt", "A Pink Elephant"],
+}
+
+for name, arguments in SCRIPTS.items():
+    subprocess.run([sys.executable, str(HERE / f"{name}.py"), *map(str, arguments)], check=True)

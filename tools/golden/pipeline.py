@@ -26,7 +26,7 @@ def load(d):
     """from_pretrained where the folder is complete, else put together from its parts."""
     index = json.loads((d / "model_index.json").read_text())
     if "transformer" in index and (d / "tokenizer" / "tokenizer_config.json").exists():
-        return ZImagePipeline.from_pretrained(d, torch_dtype=torch.float32, local_files_only=True), index
+        return ZImagePipeline.from_pretrained(d, torch_dtype=torch.float32, local_files_only=True)
     if (d / "tokenizer" / "tokenizer_config.json").exists():
         tok = AutoTokenizer.from_pretrained(d / "tokenizer", local_files_only=True)
     else:
@@ -42,7 +42,7 @@ def load(d):
         text_encoder=Qwen3Model.from_pretrained(d / "text_encoder", dtype=torch.float32, local_files_only=True),
         tokenizer=tok,
         transformer=ZImageTransformer2DModel.from_pretrained(d / "transformer", **f32),
-    ), index
+    )
 
 
 def main():
@@ -60,14 +60,13 @@ def main():
     ap.add_argument("--all", action="store_true")
     a = ap.parse_args()
     torch.set_num_threads(2)
-    pipe, index = load(a.model)
+    pipe = load(a.model)
     pipe.set_progress_bar_config(disable=True)
     prompts = a.prompt or ["a red apple", "a photo of a small blue house"]
-    steps = a.steps or index.get("default_steps", 8)
-    guidance = index.get("default_guidance", 0.0) if a.guidance is None else a.guidance
-    side = index.get("default_size", 1024)
-    w, h = (int(v) for v in a.size.split("x")) if a.size else (side, side)
-    msl = a.max_sequence_length or index.get("max_sequence_length", 512)
+    steps = a.steps or 8
+    guidance = a.guidance or 0.0
+    w, h = (int(v) for v in a.size.split("x")) if a.size else (1024, 1024)
+    msl = a.max_sequence_length or 512
 
     t = {}
     for i, prompt in enumerate(prompts):

@@ -15,35 +15,7 @@ import numpy as np
 
 from common import save, torch, versions
 
-from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Model
-
-CHAT = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-
-
-def load(d):
-    """from_pretrained where the folder is complete, else put together from its parts."""
-    index = json.loads((d / "model_index.json").read_text())
-    if "transformer" in index and (d / "tokenizer" / "tokenizer_config.json").exists():
-        return ZImagePipeline.from_pretrained(d, torch_dtype=torch.float32, local_files_only=True)
-    if (d / "tokenizer" / "tokenizer_config.json").exists():
-        tok = AutoTokenizer.from_pretrained(d / "tokenizer", local_files_only=True)
-    else:
-        tok = PreTrainedTokenizerFast(tokenizer_file=str(d / "tokenizer" / "tokenizer.json"))
-        tok.pad_token = "<|endoftext|>"
-    if not tok.chat_template:
-        tok.chat_template = CHAT
-    tok.padding_side = "right"
-    f32 = dict(torch_dtype=torch.float32, local_files_only=True)
-    return ZImagePipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(d / "scheduler"),
-        vae=AutoencoderKL.from_pretrained(d / "vae", **f32),
-        text_encoder=Qwen3Model.from_pretrained(d / "text_encoder", dtype=torch.float32, local_files_only=True),
-        tokenizer=tok,
-        transformer=ZImageTransformer2DModel.from_pretrained(d / "transformer", **f32),
-    )
-
+from diffusers import ZImagePipeline
 
 def main():
     ap = argparse.ArgumentParser()
@@ -60,7 +32,7 @@ def main():
     ap.add_argument("--all", action="store_true")
     a = ap.parse_args()
     torch.set_num_threads(2)
-    pipe = load(a.model)
+    pipe = ZImagePipeline.from_pretrained(a.model, torch_dtype=torch.float32, local_files_only=True)
     pipe.set_progress_bar_config(disable=True)
     prompts = a.prompt or ["a red apple", "a photo of a small blue house"]
     steps = a.steps or 8

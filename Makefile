@@ -2,16 +2,17 @@
 #
 #   make         build build/shoal
 #   make demo    build, paint pictures from the embedded model in little memory, verify the bits
-#   make test    everything that CI runs; the last line is "N passed, N failed"
-#   make dist    one tarball that runs on any x86-64 Linux with glibc
+#   make test    everything that CI runs, in three builds (about 10 minutes on 2 cores); the last
+#                line is "N passed, N failed"
+#   make dist    one tarball that needs nothing but glibc, this system's version or newer
 #   make fuzz    a minute of libFuzzer on every target (needs clang)
-#   make install / make clean
+#   make install / make uninstall (PREFIX=/usr/local) / make clean / make format (clang-format)
 
 MESON ?= meson
 BUILD := build
 PREFIX ?= /usr/local
 
-.PHONY: all demo test dist fuzz install clean deps format
+.PHONY: all demo test dist fuzz install uninstall clean deps format
 .DEFAULT_GOAL := all
 
 # Installs missing Debian packages; does nothing and needs no rights when nothing is missing.
@@ -19,7 +20,7 @@ deps:
 	@tools/install_deps.sh
 
 $(BUILD)/build.ninja: | deps
-	$(MESON) setup $(BUILD) -Dprefix=$(PREFIX)
+	$(MESON) setup $(BUILD) -Dprefix=$(PREFIX) -Dlibdir=lib
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) --quiet
@@ -38,7 +39,12 @@ fuzz: deps
 	@tools/fuzz.sh
 
 install: all
+	@$(MESON) configure $(BUILD) -Dprefix=$(PREFIX)
 	ninja -C $(BUILD) install
+	@if [ "$$(id -u)" = 0 ] && [ -z "$$DESTDIR" ]; then ldconfig; fi
+
+uninstall:
+	ninja -C $(BUILD) uninstall
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')

@@ -140,9 +140,9 @@ struct shoal_request {
     int32_t width, height;       /* pixels; multiples of 16 */
     int32_t steps;               /* 1..1000 */
     int32_t count;               /* pictures, 1..64; picture i has seed + i */
-    float cfg;   /* uncond + cfg (cond - uncond), so 1 is off; diffusers' guidance_scale + 1 */
-    float shift; /* of the flow-matching schedule: sigma = s t / (1 + (s - 1) t) */
-    uint64_t seed;
+    float cfg;     /* uncond + cfg (cond - uncond), so 1 is off; diffusers' guidance_scale + 1 */
+    float shift;   /* of the flow-matching schedule: sigma = s t / (1 + (s - 1) t) */
+    uint64_t seed; /* its low 32 bits count, as in torch's CPU generator */
 
     uint64_t vram_bytes;     /* hard cap on device memory; SHOAL_UNLIMITED */
     uint64_t ram_bytes;      /* hard cap on host memory for weights; SHOAL_UNLIMITED */
@@ -186,6 +186,8 @@ struct shoal_plan_summary {
     uint64_t least_vram_bytes; /* the least budget that works with the same options */
     uint64_t full_vram_bytes;  /* the least budget with which nothing streams */
     uint64_t ram_bytes;        /* host memory for weights at its peak */
+    uint64_t least_ram_bytes;  /* the least ram_bytes that works under vram_bytes; SHOAL_UNLIMITED
+                                  if vram_bytes is too small for any plan */
     uint64_t dit_weight_bytes; /* all DiT blocks */
     uint64_t step_copy_bytes;  /* over the link, a step */
     uint64_t step_operations;  /* floating-point operations a step, all lanes */

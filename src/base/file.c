@@ -16,9 +16,15 @@ enum file_kind file_kind(const char *path)
 {
     struct stat info;
 
-    if (stat(path, &info)) return FILE_NONE;
+    /* What is there but cannot be looked at is not absent: opening it will say why. */
+    if (stat(path, &info)) return errno == ENOENT || errno == ENOTDIR ? FILE_NONE : FILE_OTHER;
     if (S_ISREG(info.st_mode)) return FILE_REGULAR;
     return S_ISDIR(info.st_mode) ? FILE_FOLDER : FILE_OTHER;
+}
+
+static int64_t modified_ns(const struct stat *info)
+{
+    return (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec;
 }
 
 enum shoal_status file_open(const char *path, struct file *file, struct shoal_error *error)
@@ -44,6 +50,7 @@ enum shoal_status file_open(const char *path, struct file *file, struct shoal_er
     }
     file->fd = fd;
     file->bytes = (uint64_t)info.st_size;
+    file->modified_ns = modified_ns(&info);
     return SHOAL_OK;
 }
 
@@ -79,6 +86,17 @@ enum shoal_status file_read_at(
     return SHOAL_OK;
 }
 
+enum shoal_status file_check_unchanged(const struct file *file, struct shoal_error *error)
+{
+    struct stat info;
+
+    if (fstat(file->fd, &info))
+        FAIL(error, SHOAL_E_IO, "cannot look at %s: %s", file->path, strerror(errno));
+    if ((uint64_t)info.st_size != file->bytes || modified_ns(&info) != file->modified_ns)
+        FAIL(error, SHOAL_E_IO, "%s was changed while it was in use: run again", file->path);
+    return SHOAL_OK;
+}
+
 enum shoal_status file_read_all(
     const char *path, uint64_t limit, char **data, size_t *bytes, struct shoal_error *error)
 {
@@ -111,36 +129,58 @@ fail:
     return status;
 }
 
-enum shoal_status file_write_whole(
-    const char *path, const void *data, size_t bytes, struct shoal_error *error)
+/* Opens a new file beside `path`; *temporary is its name, mem_free'd by the caller. */
+static int open_beside(const char *path, char **temporary)
 {
-    /* Made by open and not by mkstemp, so that the permissions are what the umask leaves. */
-    char *temporary = mem_format("%s.%ld.part", path, (long)getpid());
-    const char *from = data;
-    int fd, code = 0;
+    int fd = -1;
 
-    if (!temporary) FAIL_MEMORY(error);
-    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) {
-        code = errno;
-        mem_free(temporary);
-        FAIL(error, SHOAL_E_IO, "cannot write %s: %s", path, strerror(code));
+    errno = EEXIST;
+    /* Made by open and not by mkstemp, so that the permissions are what the umask leaves. */
+    for (int i = 0; i < 100 && fd < 0 && errno == EEXIST; i++) {
+        *temporary = mem_format("%s.%ld-%d.part", path, (long)getpid(), i);
+        if (!*temporary) {
+            errno = ENOMEM;
+            return -1;
+        }
+        fd = open(*temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) break;
+        mem_free(*temporary);
+        *temporary = NULL;
     }
-    while (bytes && !code) {
+    return fd;
+}
+
+/* Writes all of it; 0 or an errno. */
+static int write_all(int fd, const char *from, size_t bytes)
+{
+    while (bytes) {
         ssize_t put = write(fd, from, bytes);
 
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) {
-            code = errno;
-            break;
-        }
+        if (put < 0) return errno;
         from += put;
         bytes -= (size_t)put;
     }
-    if (close(fd) && !code) code = errno;
-    if (!code && rename(temporary, path)) code = errno;
-    if (code) unlink(temporary);
+    return 0;
+}
+
+enum shoal_status file_write_whole(
+    const char *path, const void *data, size_t bytes, struct shoal_error *error)
+{
+    struct stat info;
+    char *target = realpath(path, NULL), *temporary = NULL;
+    int fd, code;
+
+    /* A link keeps pointing where it does: what it points to is replaced. */
+    if (!target && !lstat(path, &info) && S_ISLNK(info.st_mode))
+        FAIL(error, SHOAL_E_IO, "cannot write %s: it is a link to nothing", path);
+    fd = open_beside(target ? target : path, &temporary);
+    code = fd < 0 ? errno : write_all(fd, data, bytes);
+    if (fd >= 0 && close(fd) && !code) code = errno;
+    if (!code && rename(temporary, target ? target : path)) code = errno;
+    if (code && fd >= 0) unlink(temporary);
     mem_free(temporary);
+    mem_free(target);
     if (code) FAIL(error, SHOAL_E_IO, "cannot write %s: %s", path, strerror(code));
     return SHOAL_OK;
 }

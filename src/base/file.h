@@ -8,6 +8,7 @@
 struct file {
     int fd;
     uint64_t bytes;
+    int64_t modified_ns;
     char *path; /* owned */
 };
 
@@ -20,12 +21,19 @@ void file_close(struct file *file); /* accepts a zeroed or closed one */
 enum shoal_status file_read_at(const struct file *file, uint64_t offset, void *data, uint64_t bytes,
     struct shoal_error *error) SHOAL_CHECKED;
 
+/* SHOAL_E_IO if the file's length or time of modification is no longer what it was when opened. */
+enum shoal_status file_check_unchanged(
+    const struct file *file, struct shoal_error *error) SHOAL_CHECKED;
+
 /* The whole file with a 0 byte after it; at most `limit` bytes. *data is mem_free'd by the caller.
  */
 enum shoal_status file_read_all(const char *path, uint64_t limit, char **data, size_t *bytes,
     struct shoal_error *error) SHOAL_CHECKED;
 
-/* Writes a temporary file beside `path` and renames it. */
+/*
+ * Writes a temporary file beside `path` and renames it. Where `path` is a link, the file that it
+ * points to is replaced, not the link.
+ */
 enum shoal_status file_write_whole(
     const char *path, const void *data, size_t bytes, struct shoal_error *error) SHOAL_CHECKED;
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 void *mem_alloc(size_t bytes)
 {
@@ -52,6 +53,13 @@ char *mem_format(const char *format, ...)
 void mem_free(void *block)
 {
     free(block);
+}
+
+uint64_t memory_physical(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : UINT64_MAX;
 }
 
 void *pages_alloc(size_t bytes)

@@ -13,6 +13,9 @@ char *mem_strdup(const char *text);
 char *mem_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void mem_free(void *block); /* accepts NULL */
 
+/* The machine's RAM in bytes; UINT64_MAX if it cannot be told. */
+uint64_t memory_physical(void);
+
 /* Page-aligned, zeroed, committed on touch; bytes rounded up to pages. NULL when out of memory. */
 void *pages_alloc(size_t bytes);
 void pages_free(void *pages, size_t bytes); /* accepts NULL */

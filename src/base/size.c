@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <strings.h>
 
-char *size_format(char text[SIZE_TEXT_BYTES], uint64_t bytes)
+static char *format(char text[SIZE_TEXT_BYTES], uint64_t bytes, bool up)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = (double)bytes;
@@ -22,9 +22,20 @@ char *size_format(char text[SIZE_TEXT_BYTES], uint64_t bytes)
         value /= 1024;
         unit++;
     }
+    if (up && unit) value = value < 100 ? ceil(value * 100) / 100 : ceil(value);
     snprintf(
         text, SIZE_TEXT_BYTES, unit && value < 100 ? "%.2f %s" : "%.0f %s", value, units[unit]);
     return text;
+}
+
+char *size_format(char text[SIZE_TEXT_BYTES], uint64_t bytes)
+{
+    return format(text, bytes, false);
+}
+
+char *size_format_up(char text[SIZE_TEXT_BYTES], uint64_t bytes)
+{
+    return format(text, bytes, true);
 }
 
 enum shoal_status shoal_parse_size(const char *text, uint64_t *bytes, struct shoal_error *error)

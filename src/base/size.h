@@ -26,5 +26,7 @@ static inline uint64_t size_align(uint64_t bytes, uint64_t alignment)
 /* "12.3 MiB", "999 B": into `text`, which is returned. */
 #define SIZE_TEXT_BYTES 32
 char *size_format(char text[SIZE_TEXT_BYTES], uint64_t bytes);
+/* The same, rounded up: a least budget that is shown must do when it is typed in. */
+char *size_format_up(char text[SIZE_TEXT_BYTES], uint64_t bytes);
 
 #endif

@@ -304,6 +304,7 @@ enum shoal_status checkpoint_read(
         file_read_at(tensor->file, tensor->offset, data, tensor->bytes, error);
     char name[JSON_SHOWN_BYTES];
 
+    if (!status) status = file_check_unchanged(tensor->file, error);
     if (status) error_prefix(error, "tensor '%s': ", json_show(name, tensor->name));
     return status;
 }

@@ -1,6 +1,8 @@
 /* JSON of checkpoints, over jansson. */
 #include "checkpoint/json.h"
 
+#include "base/memory.h"
+
 #include <string.h>
 
 static bool is_control(char c)
@@ -60,4 +62,19 @@ enum shoal_status json_parse_object(const char *path, const char *what, const ch
     }
     *object = root;
     return SHOAL_OK;
+}
+
+json_t *json_text(const char *text)
+{
+    json_t *string = json_string(text);
+    char *copy;
+
+    if (string) return string;
+    copy = mem_strdup(text);
+    if (!copy) return NULL;
+    for (char *c = copy; *c; c++)
+        if ((unsigned char)*c >= 0x80) *c = '?';
+    string = json_string(copy);
+    mem_free(copy);
+    return string;
 }

@@ -13,6 +13,9 @@
 enum shoal_status json_parse_object(const char *path, const char *what, const char *text,
     size_t bytes, json_t **object, struct shoal_error *error) SHOAL_CHECKED;
 
+/* A JSON string of any bytes: what is not UTF-8 becomes '?'. NULL when out of memory. */
+json_t *json_text(const char *text);
+
 /* Whether `text` has control characters, which would reach terminals through messages. */
 bool json_has_controls(const char *text);
 

@@ -10,12 +10,13 @@ enum shoal_status pixels_check(const float *values, int64_t channels, int64_t he
     int64_t plane = height * width, count = channels * plane, first = -1, bad = 0;
 
     for (int64_t i = 0; i < count; i++) {
-        if (!isnan(values[i])) continue;
+        if (isfinite(values[i])) continue;
         if (!bad++) first = i;
     }
     if (bad)
         FAIL(error, SHOAL_E_NUMERIC,
-            "%s has %" PRId64 " values of %" PRId64 " that are not numbers, the first at channel "
+            "%s has %" PRId64 " values of %" PRId64
+            " that are not finite numbers, the first at channel "
             "%" PRId64 ", row %" PRId64 ", column %" PRId64
             "; the checkpoint is damaged or does not fit the others",
             what, bad, count, first / plane, first % plane / width, first % width);

@@ -8,8 +8,9 @@
 #include "base/error.h"
 
 /*
- * SHOAL_E_NUMERIC if one of the channels x height x width values is not a number; the message says
- * where the first one is, how many there are, and calls the values `what` ("the picture").
+ * SHOAL_E_NUMERIC if one of the channels x height x width values is not a finite number; the
+ * message says where the first one is, how many there are, and calls the values `what` ("the
+ * picture").
  */
 enum shoal_status pixels_check(const float *values, int64_t channels, int64_t height, int64_t width,
     const char *what, struct shoal_error *error) SHOAL_CHECKED;

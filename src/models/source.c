@@ -240,6 +240,13 @@ void source_requires_bool(struct source *s, const char *key, bool value)
             s->config_path, key, value ? "true" : "false");
 }
 
+void source_requires_null(struct source *s, const char *key)
+{
+    if (s->status || !get(s, key)) return;
+    SOURCE_FAIL(s, SHOAL_E_UNSUPPORTED,
+        "%s: \"%s\" is set, and this build runs only models without it", s->config_path, key);
+}
+
 void source_requires_text(struct source *s, const char *key, const char *value)
 {
     const json_t *found = get(s, key);

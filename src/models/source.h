@@ -59,6 +59,8 @@ void source_agrees(struct source *source, const char *key, int64_t value, const 
 
 /* If the config has `key` it must be that; what else it may be this build does not run. */
 void source_requires_bool(struct source *source, const char *key, bool value);
+/* The key must be absent or null. */
+void source_requires_null(struct source *source, const char *key);
 void source_requires_text(struct source *source, const char *key, const char *value);
 
 /* An array of up to `room` integers in [low, high]; its length, 0 when there is none. */

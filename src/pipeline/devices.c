@@ -12,6 +12,7 @@ enum shoal_status shoal_devices(bool json, char **text, struct shoal_error *erro
 {
     struct text t = {0};
 
+    *text = NULL;
     if (json) {
         json_t *object = json_pack("{s:[{s:s, s:b, s:s, s:i}, {s:s, s:b, s:s}]}", "devices", "name",
             "cpu", "usable", 1, "detail", cpu_describe(), "cores", thread_cores(), "name", "cuda",

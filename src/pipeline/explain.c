@@ -4,12 +4,13 @@
 #include "base/memory.h"
 #include "base/size.h"
 #include "base/text.h"
+#include "checkpoint/json.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 
 static const char *part_names[SHOAL_PHASES] = {
-    "text encoder", "DiT, prompt", "DiT, steps", "VAE decoder"};
+    "text encoder", "DiT context", "DiT steps", "VAE decode"};
 
 /* Why the plan cannot run, and what would. */
 static void explain_refusal(const struct shoal_plan *plan, struct text *t)
@@ -18,17 +19,18 @@ static void explain_refusal(const struct shoal_plan *plan, struct text *t)
 
     if (plan->job.request.vram_bytes < plan->least_bytes)
         text_append(t,
-            "a device budget of %s (%llu bytes) is too small: the least that works with these "
-            "options is %s (--vram %llu)",
-            size_format(a, plan->job.request.vram_bytes),
-            (unsigned long long)plan->job.request.vram_bytes, size_format(b, plan->least_bytes),
-            (unsigned long long)plan->least_bytes);
+            "--vram %llu (%s) is too small: the least that works with these options is --vram %llu "
+            "(%s)",
+            (unsigned long long)plan->job.request.vram_bytes,
+            size_format(a, plan->job.request.vram_bytes), (unsigned long long)plan->least_bytes,
+            size_format_up(b, plan->least_bytes));
     else
         text_append(t,
-            "a host budget of %s is too small: %s of weights have to wait in RAM under this plan "
-            "(--ram %llu); a larger --vram keeps more of them on the device",
-            size_format(a, plan->job.request.ram_bytes), size_format(b, plan->solution.ram_bytes),
-            (unsigned long long)plan->solution.ram_bytes);
+            "--ram %llu (%s) is too small for the weights that wait in host memory: the least that "
+            "works beside this --vram is --ram %llu (%s); a larger --vram keeps more on the device",
+            (unsigned long long)plan->job.request.ram_bytes,
+            size_format(a, plan->job.request.ram_bytes), (unsigned long long)plan->least_ram_bytes,
+            size_format_up(b, plan->least_ram_bytes));
 }
 
 static void explain_phase(const struct shoal_plan *plan, int index, struct text *t)
@@ -61,16 +63,15 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     int32_t all = job_lane_count(&plan->job);
 
     shoal_plan_summarise(plan, &s);
-    text_append(t, "a step: %s, %s copied to the device; %d of %d blocks resident, %d stream%s",
+    text_append(t, "a step: %s, %s copied to the device (%d of %d blocks stream)",
         format_operations(b, s.step_operations), size_format(a, s.step_copy_bytes),
-        s.resident_blocks, s.blocks, s.blocks - s.resident_blocks,
-        s.blocks - s.resident_blocks == 1 ? "s" : "");
+        s.blocks - s.resident_blocks, s.blocks);
     if (all > 1 && s.lanes >= all)
-        text_append(t, "; all %d lanes share a pass", all);
+        text_append(t, "; its %d lanes share one pass over the blocks", all);
     else if (all > 1)
-        text_append(t, "; %d of %d lanes share a pass", s.lanes, all);
-    text_append(t, "\ntiers: device %s, host RAM %s\n", size_format(a, plan->solution.peak_bytes),
-        size_format(b, s.ram_bytes));
+        text_append(
+            t, "; its %d lanes take %d passes over the blocks", all, (all + s.lanes - 1) / s.lanes);
+    text_append(t, "\nhost memory for weights that wait: %s\n", size_format(b, s.ram_bytes));
 }
 
 /* A setting that changes nothing is said, never silent. An array of sentences. */
@@ -79,7 +80,9 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     const struct shoal_request *r = &plan->job.request;
     const struct plan_phase *steps = &plan->solution.phases[SHOAL_PHASE_STEPS];
     int32_t all = job_lane_count(&plan->job);
+    uint64_t memory = memory_physical();
     json_t *notes = json_array();
+    char size[SIZE_TEXT_BYTES];
 
     for (int i = 0; i < plan->job.prompt_count; i++)
         if (plan->job.dropped[i])
@@ -94,6 +97,15 @@ static json_t *explain_notes(const struct shoal_plan *plan)
         json_array_append_new(notes,
             json_string("prefetch slots and buffer have no effect: every block is resident (set a "
                         "smaller --vram or fewer --resident-blocks)"));
+    if (r->seed > UINT32_MAX)
+        json_array_append_new(
+            notes, json_sprintf("of the seed the low 32 bits count, as in torch: it is %u",
+                       (unsigned)(r->seed & UINT32_MAX)));
+    if (plan->solution.fits && memory < plan->solution.peak_bytes + plan->solution.ram_bytes)
+        json_array_append_new(
+            notes, json_sprintf(
+                       "this machine has %s of memory, less than the plan's device and host memory",
+                       size_format(size, memory)));
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
         json_array_append_new(notes, json_sprintf("there are only %d lanes", all));
     return notes;
@@ -107,15 +119,17 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
     text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s\n",
         plan->job.model->name, r->device, r->width, r->height, r->steps, r->steps == 1 ? "" : "s",
         r->count, r->count == 1 ? "" : "s", (double)r->cfg, (double)r->shift, r->sampler);
-    text_append(t, "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s\n", "", "resident", "they take",
+    text_append(t, "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s\n", "", "resident", "weights",
         "slots", "ring", "scratch", "peak", "streamed");
     for (int i = 0; i < SHOAL_PHASES; i++)
         explain_phase(plan, i, t);
     explain_steps(plan, t);
-    text_append(t, "device budget: %s, %s %s; least %s, nothing streams from %s\n",
+    text_append(t,
+        "device memory: %s allowed, %s %s; %s is the least that works, from %s on nothing "
+        "streams\n",
         size_format(a, r->vram_bytes), plan->solution.fits ? "peak" : "this plan needs",
-        size_format(b, plan->solution.peak_bytes), size_format(c, plan->least_bytes),
-        size_format(d, plan->full_bytes));
+        size_format(b, plan->solution.peak_bytes), size_format_up(c, plan->least_bytes),
+        size_format_up(d, plan->full_bytes));
     for (size_t i = 0; i < json_array_size(notes); i++)
         text_append(t, "note: %s\n", json_string_value(json_array_get(notes, i)));
     if (plan->refusal) text_append(t, "REFUSED: %s\n", plan->refusal);
@@ -150,15 +164,16 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     shoal_plan_summarise(plan, &s);
     for (int i = 0; i < SHOAL_PHASES; i++)
         json_array_append_new(phases, phase_json(plan, i));
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
-                     " s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:O}",
-        "model", plan->job.model->name, "device", r->device, "width", (int)r->width, "height",
-        (int)r->height, "steps", (int)r->steps, "count", (int)r->count, "cfg", (double)r->cfg,
-        "shift", (double)r->shift, "sampler", r->sampler, "fits", (int)s.fits, "vram_budget_bytes",
-        budget_json(r->vram_bytes), "ram_budget_bytes", budget_json(r->ram_bytes),
-        "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes, "least_vram_bytes",
-        (json_int_t)s.least_vram_bytes, "full_vram_bytes", (json_int_t)s.full_vram_bytes,
-        "ram_bytes", (json_int_t)s.ram_bytes, "dit_weight_bytes", (json_int_t)s.dit_weight_bytes,
+    return json_pack("{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
+                     " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:O}",
+        "model", json_text(plan->job.model->name), "device", r->device, "width", (int)r->width,
+        "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count, "cfg",
+        (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits", (int)s.fits,
+        "vram_budget_bytes", budget_json(r->vram_bytes), "ram_budget_bytes",
+        budget_json(r->ram_bytes), "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes,
+        "least_vram_bytes", (json_int_t)s.least_vram_bytes, "full_vram_bytes",
+        (json_int_t)s.full_vram_bytes, "ram_bytes", (json_int_t)s.ram_bytes, "least_ram_bytes",
+        budget_json(s.least_ram_bytes), "dit_weight_bytes", (json_int_t)s.dit_weight_bytes,
         "step_copy_bytes", (json_int_t)s.step_copy_bytes, "step_operations",
         (json_int_t)s.step_operations, "blocks", (int)s.blocks, "resident_blocks",
         (int)s.resident_blocks, "prefetch_slots", (int)s.prefetch_slots, "lanes", (int)s.lanes,

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/size.h"
 #include "base/text.h"
+#include "checkpoint/json.h"
 #include "models/family.h"
 
 #include <jansson.h>
@@ -44,7 +45,7 @@ static json_t *part_json(
     part = json_pack("{s:s, s:s, s:s}", "kind", family_kind_name(kind), "family", family->name,
         "title", family->title);
     if (family_open(checkpoint, kind, config, &model, &error)) {
-        json_object_set_new(part, "problem", json_string(error.text));
+        json_object_set_new(part, "problem", json_text(error.text));
         json_decref(blocks);
         return part;
     }
@@ -78,7 +79,7 @@ static enum shoal_status checkpoint_json(
 
         if (part) json_array_append_new(parts, part);
     }
-    *object = json_pack("{s:s, s:I, s:I, s:o, s:O}", "path", path, "tensors",
+    *object = json_pack("{s:o, s:I, s:I, s:o, s:O}", "path", json_text(path), "tensors",
         (json_int_t)checkpoint_count(checkpoint), "bytes", (json_int_t)bytes, "dtypes",
         dtypes_json(checkpoint), "parts", parts);
     if (!*object) status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
@@ -107,7 +108,8 @@ static enum shoal_status model_json(const char *path, json_t *checkpoints, json_
         if (!folder) return SHOAL_E_MEMORY;
         if (file_kind(folder) == FILE_FOLDER) {
             if (checkpoint_json(folder, &object, &problem))
-                object = json_pack("{s:s, s:s}", "path", folder, "problem", problem.text);
+                object = json_pack(
+                    "{s:o, s:o}", "path", json_text(folder), "problem", json_text(problem.text));
             json_array_append_new(checkpoints, object);
         }
         mem_free(folder);
@@ -223,6 +225,7 @@ enum shoal_status shoal_inspect(const char *path, bool json, char **text, struct
     json_t *checkpoints = json_array(), *missing = json_array(), *object = NULL, *one = NULL;
     enum shoal_status status = SHOAL_OK;
 
+    *text = NULL;
     if (is_model_folder(path)) {
         status = model_json(path, checkpoints, missing);
     } else {
@@ -230,7 +233,6 @@ enum shoal_status shoal_inspect(const char *path, bool json, char **text, struct
         json_array_append_new(checkpoints, one);
     }
     object = json_pack("{s:O, s:O}", "checkpoints", checkpoints, "missing", missing);
-    *text = NULL;
     if (!status && object && json) {
         *text = json_dumps(object, JSON_INDENT(2));
     } else if (!status && object) {
@@ -246,6 +248,7 @@ fail:
 
 void shoal_text_free(char **text)
 {
+    if (!text) return;
     mem_free(*text);
     *text = NULL;
 }

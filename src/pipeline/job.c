@@ -57,6 +57,8 @@ static enum shoal_status check_request(
         FAIL(error, SHOAL_E_INVALID, "cfg: %g is not between 0 and 100", (double)r->cfg);
     if (!(r->shift >= 0.01f && r->shift <= 100))
         FAIL(error, SHOAL_E_INVALID, "shift: %g is not between 0.01 and 100", (double)r->shift);
+    if ((unsigned)r->buffer > SHOAL_BUFFER_DOUBLE)
+        FAIL(error, SHOAL_E_INVALID, "buffer: %d is not auto, single or double", (int)r->buffer);
     if (r->device && strcmp(r->device, "cpu"))
         FAIL(error, SHOAL_E_UNSUPPORTED,
             "device: '%s' is not one that this build computes on; cpu is", r->device);
@@ -69,8 +71,13 @@ static enum shoal_status encode_prompt(
     int32_t index = job->prompt_count++;
     struct job_prompt *p = &job->prompts[index];
 
-    TRY(chat_encode(job->model->tokenizer, prompt, (size_t)limit, &p->ids, &p->count,
-        &job->dropped[index], error));
+    enum shoal_status status = chat_encode(job->model->tokenizer, prompt, (size_t)limit, &p->ids,
+        &p->count, &job->dropped[index], error);
+
+    if (status) {
+        error_prefix(error, index ? "negative prompt: " : "prompt: ");
+        return status;
+    }
     if (!p->count)
         FAIL(error, SHOAL_E_FORMAT, "the tokenizer makes no tokens of the chat template");
     return SHOAL_OK;
@@ -109,6 +116,10 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     if (request->cfg != 1.0f)
         TRY_OR_FAIL(
             encode_prompt(job, job->request.negative_prompt, job->max_prompt_tokens, error));
+    else if ((status = tokenizer_check_text(job->request.negative_prompt, error))) {
+        error_prefix(error, "negative prompt: ");
+        goto fail;
+    }
     return SHOAL_OK;
 fail:
     job_fini(job);
@@ -280,7 +291,7 @@ static enum shoal_status run_context(struct run *r, struct shoal_error *error)
 
     for (int32_t i = 0; i < r->job->prompt_count; i++) {
         const struct zimage_prompt_spec spec = {
-            .features = r->text[i]->features,
+            .features = r->output->latents ? r->text[i]->features : NULL,
             .tokens = (int64_t)r->job->prompts[i].count,
             .height = r->job->latent_height,
             .width = r->job->latent_width,

@@ -37,15 +37,18 @@ static enum shoal_status find_in_folder(
 {
     for (int i = 0; part_folders[kind][i]; i++) {
         TRY(join(folder, part_folders[kind][i], path, error));
-        if (file_kind(*path) == FILE_FOLDER) return SHOAL_OK;
+        if (file_kind(*path) != FILE_NONE) return SHOAL_OK;
         mem_free(*path);
         *path = NULL;
     }
+    if (!part_folders[kind][1])
+        FAIL(error, SHOAL_E_MISSING, "%s: no %s: there is no folder %s/; name it with %s", folder,
+            family_kind_name(kind), part_folders[kind][0], part_options[kind]);
     FAIL(error, SHOAL_E_MISSING,
         "%s: no %s: neither %s/ (diffusers layout) nor %s/ (ComfyUI layout) is there; name it with "
         "%s",
-        folder, family_kind_name(kind), part_folders[kind][0],
-        part_folders[kind][1] ? part_folders[kind][1] : part_folders[kind][0], part_options[kind]);
+        folder, family_kind_name(kind), part_folders[kind][0], part_folders[kind][1],
+        part_options[kind]);
 }
 
 static const char *given_path(const struct shoal_model_paths *paths, enum family_kind kind)
@@ -102,12 +105,12 @@ fail:
     return status;
 }
 
-/* Whether folder/name is there; if so *path is that, mem_free'd by the caller. */
+/* Whether folder/name is there, of whatever kind; if so *path is that, mem_free'd by the caller. */
 static enum shoal_status probe(
     const char *folder, const char *name, char **path, bool *found, struct shoal_error *error)
 {
     TRY(join(folder, name, path, error));
-    *found = file_kind(*path) == FILE_REGULAR;
+    *found = file_kind(*path) != FILE_NONE;
     if (*found) return SHOAL_OK;
     mem_free(*path);
     *path = NULL;
@@ -171,6 +174,28 @@ static enum shoal_status read_settings(
     return status;
 }
 
+/* What the scheduler's configuration may ask for that would change the picture, and is not done. */
+static enum shoal_status check_scheduler(
+    const json_t *object, const char *path, struct shoal_error *error)
+{
+    static const char *const switches[] = {"use_dynamic_shifting", "use_karras_sigmas",
+        "use_exponential_sigmas", "use_beta_sigmas", "invert_sigmas", "stochastic_sampling",
+        "shift_terminal", NULL};
+    const json_t *timesteps = json_object_get(object, "num_train_timesteps");
+
+    for (int i = 0; switches[i]; i++) {
+        const json_t *item = json_object_get(object, switches[i]);
+
+        if (item && !json_is_false(item) && !json_is_null(item))
+            FAIL(error, SHOAL_E_UNSUPPORTED,
+                "%s: \"%s\" is set, and this build samples only without it", path, switches[i]);
+    }
+    if (timesteps && (!json_is_number(timesteps) || json_number_value(timesteps) != 1000))
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "%s: \"num_train_timesteps\" is not 1000, and this build samples no other", path);
+    return SHOAL_OK;
+}
+
 /* A setting that nobody reads is a mistake: say so rather than ignore it. */
 static enum shoal_status refuse_others(
     json_t *object, const char *path, const char *const *known, struct shoal_error *error)
@@ -209,6 +234,7 @@ static enum shoal_status read_defaults(
     if (folder && file_kind(folder) == FILE_FOLDER) {
         TRY_OR_FAIL(
             read_settings(folder, "scheduler/scheduler_config.json", &object, &path, error));
+        TRY_OR_FAIL(check_scheduler(object, path, error));
         TRY_OR_FAIL(read_number(object, path, "shift", 0.01, 100, &shift, error));
         json_decref(object);
         mem_free(path);
@@ -279,6 +305,7 @@ enum shoal_status shoal_model_open(
     struct shoal_model *m = mem_calloc(1, sizeof *m);
     enum shoal_status status;
 
+    *model = NULL;
     if (!m) FAIL_MEMORY(error);
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
         TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, m, error));
@@ -299,7 +326,7 @@ fail:
 
 void shoal_model_close(struct shoal_model **model)
 {
-    struct shoal_model *m = *model;
+    struct shoal_model *m = model ? *model : NULL;
 
     if (!m) return;
     tokenizer_close(&m->tokenizer);

@@ -151,7 +151,7 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
     int32_t lanes = fixed != SHOAL_AUTO && fixed < all ? fixed : all;
     bool have = false;
 
-    plan->least_bytes = plan->full_bytes = SHOAL_UNLIMITED;
+    plan->least_bytes = plan->full_bytes = plan->least_ram_bytes = SHOAL_UNLIMITED;
     for (;; lanes = (lanes + 1) / 2) {
         struct phase_count counts[SHOAL_PHASES];
         struct plan_solution s;
@@ -161,6 +161,7 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
         TRY(solve(&plan->job, counts, &s, error));
         if (s.least_bytes < plan->least_bytes) plan->least_bytes = s.least_bytes;
         if (s.full_bytes < plan->full_bytes) plan->full_bytes = s.full_bytes;
+        if (s.least_ram_bytes < plan->least_ram_bytes) plan->least_ram_bytes = s.least_ram_bytes;
         better = !have || (s.fits && !plan->solution.fits) ||
                  (s.fits == plan->solution.fits && s.fits &&
                      step_bytes(&plan->job, &s, lanes) <
@@ -186,6 +187,7 @@ enum shoal_status shoal_plan_create(const struct shoal_model *model,
     struct shoal_plan *p = mem_calloc(1, sizeof *p);
     enum shoal_status status;
 
+    *plan = NULL;
     if (!p) FAIL_MEMORY(error);
     TRY_OR_FAIL(job_init(&p->job, model, request, error));
     TRY_OR_FAIL(choose_lanes(p, error));
@@ -199,7 +201,7 @@ fail:
 
 void shoal_plan_destroy(struct shoal_plan **plan)
 {
-    struct shoal_plan *p = *plan;
+    struct shoal_plan *p = plan ? *plan : NULL;
 
     if (!p) return;
     planner_release(&p->solution);
@@ -223,6 +225,7 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .least_vram_bytes = plan->least_bytes,
         .full_vram_bytes = plan->full_bytes,
         .ram_bytes = plan->solution.ram_bytes,
+        .least_ram_bytes = plan->least_ram_bytes,
         .dit_weight_bytes = plan_blocks_bytes(p.model, 0, p.model->block_count),
         .step_copy_bytes = step_bytes(&plan->job, &plan->solution, plan->lanes),
         .step_operations = plan->counts[SHOAL_PHASE_STEPS].operations,

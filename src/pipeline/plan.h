@@ -17,7 +17,8 @@ struct shoal_plan {
     int32_t lanes; /* that share a walk */
     struct phase_count counts[SHOAL_PHASES];
     struct plan_solution solution;
-    uint64_t least_bytes, full_bytes; /* over all choices of lanes that the request allows */
+    /* Over all choices of lanes that the request allows: */
+    uint64_t least_bytes, full_bytes, least_ram_bytes;
     char *text, *json;
     char *refusal; /* why it must not run, in a sentence; NULL: it may */
 };

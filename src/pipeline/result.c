@@ -6,7 +6,7 @@
 
 void shoal_result_destroy(struct shoal_result **result)
 {
-    struct shoal_result *r = *result;
+    struct shoal_result *r = result ? *result : NULL;
 
     if (!r) return;
     mem_free(r->latents);

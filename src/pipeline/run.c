@@ -70,7 +70,8 @@ static enum shoal_status real_begin(
     TRY(streamer_create(&r->streamer, &setup, cancelled, r, error));
     r->report.load_seconds += (double)streamer_stats(r->streamer).load_ns * 1e-9;
     r->unit_ns = clock_ns();
-    r->unit_bytes = streamer_stats(r->streamer).copied_bytes;
+    /* The ring's first fill is on its way already: it belongs to the first step. */
+    r->unit_bytes = streamer_stats(r->streamer).resident_bytes;
     report_progress(r);
     return SHOAL_OK;
 }
@@ -237,6 +238,7 @@ enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_ca
     uint64_t start = clock_ns();
     enum shoal_status status;
 
+    *result = NULL;
     if (plan->refusal) FAIL(error, SHOAL_E_BUDGET, "%s", plan->refusal);
     TRY(result_create(plan, &new, error));
     TRY_OR_FAIL(cpu_create(&device, CPU_KERNELS_FAST, plan->job.request.threads, error));

@@ -80,6 +80,13 @@ static void solve_phase(
     lay_out(in, least, slots.least, out);
     out->least_bytes =
         out->peak_bytes < out->full_bytes || fixed ? out->peak_bytes : out->full_bytes;
+    /* The shallowest ring leaves most for residents, and what is resident does not wait in RAM. */
+    out->least_ram_bytes = SHOAL_UNLIMITED;
+    for (int32_t residents = most; residents >= least; residents--) {
+        lay_out(in, residents, slots.least, out);
+        if (out->peak_bytes <= limits->vram_bytes && out->ram_bytes < out->least_ram_bytes)
+            out->least_ram_bytes = out->ram_bytes;
+    }
     /* Residency beats prefetch depth: as many residents as fit beside a double buffer... */
     for (int32_t residents = most; residents >= least; residents--) {
         lay_out(in, residents, slots.first, out);
@@ -143,6 +150,8 @@ enum shoal_status planner_solve(const struct plan_input *inputs, int32_t count,
         if (phase->ram_bytes > limits->ram_bytes) solution->fits = solution->fits_ram = false;
         if (phase->peak_bytes > solution->peak_bytes) solution->peak_bytes = phase->peak_bytes;
         if (phase->ram_bytes > solution->ram_bytes) solution->ram_bytes = phase->ram_bytes;
+        if (phase->least_ram_bytes > solution->least_ram_bytes)
+            solution->least_ram_bytes = phase->least_ram_bytes;
         if (phase->least_bytes > solution->least_bytes) solution->least_bytes = phase->least_bytes;
         if (phase->full_bytes > solution->full_bytes) solution->full_bytes = phase->full_bytes;
     }

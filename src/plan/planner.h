@@ -43,6 +43,7 @@ struct plan_phase {
     uint64_t ram_bytes;   /* slabs: streamed blocks, and one more for a resident block on its way */
     uint64_t least_bytes; /* the least peak that the limits' other options allow */
     uint64_t full_bytes;  /* the least peak with which nothing streams */
+    uint64_t least_ram_bytes; /* the least RAM among plans within the device budget */
 };
 
 struct plan_solution {
@@ -52,6 +53,7 @@ struct plan_solution {
     bool fits_ram;
     uint64_t peak_bytes; /* of the arena: the highest phase */
     uint64_t ram_bytes;
+    uint64_t least_ram_bytes;         /* the least RAM budget that works under the device budget */
     uint64_t least_bytes, full_bytes; /* least budgets: that works; with which nothing streams */
 };
 

@@ -81,6 +81,7 @@ static enum shoal_status place_resident(
     s->stats.load_ns += clock_ns() - start;
     if (status) return status;
     copy_block(s, s->setup.compute, *addr, index);
+    s->stats.resident_bytes = s->stats.copied_bytes;
     status = arena->device->ops->stream_synchronize(s->setup.compute, error);
     store_drop(s->store, index);
     return status;

@@ -51,9 +51,10 @@ enum shoal_status streamer_check(
     struct streamer *streamer, struct shoal_error *error) SHOAL_CHECKED;
 
 struct streamer_stats {
-    uint64_t copied_bytes; /* given to the copy stream so far, residents included */
-    uint64_t ram_bytes;    /* peak of the RAM tier */
-    uint64_t load_ns;      /* reading the checkpoint */
+    uint64_t copied_bytes;   /* given to the copy stream so far, residents included */
+    uint64_t resident_bytes; /* of those, what stays: globals and residents */
+    uint64_t ram_bytes;      /* peak of the RAM tier */
+    uint64_t load_ns;        /* reading the checkpoint */
 };
 struct streamer_stats streamer_stats(const struct streamer *streamer);
 

@@ -15,10 +15,7 @@ enum shoal_status chat_encode(const struct tokenizer *tokenizer, const char *pro
         status = tokenizer_encode(tokenizer, text, ids, count, error);
         mem_free(text);
     }
-    if (status) {
-        error_prefix(error, "prompt: ");
-        return status;
-    }
+    if (status) return status;
     *dropped = *count > limit ? *count - limit : 0;
     *count -= *dropped;
     return SHOAL_OK;

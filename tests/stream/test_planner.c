@@ -166,6 +166,7 @@ static void test_ram(void **state)
     s = solve(limits);
     assert_int_equal(s.phases[1].slots, 2);
     assert_int_equal(s.ram_bytes, 1000);
+    assert_int_equal(s.least_ram_bytes, 900);
     planner_release(&s);
     /* Less RAM: a single buffer leaves room for another resident. */
     limits.ram_bytes = 999;

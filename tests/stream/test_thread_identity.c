@@ -101,6 +101,7 @@ static uint64_t run(const struct shoal_request *r)
     assert_ok(shoal_run(plan, NULL, &result, &error));
     shoal_result_report(result, &report);
     assert_int_equal(report.peak_vram_bytes, planned.peak_vram_bytes);
+    assert_int_equal(report.step_bytes, planned.step_copy_bytes);
     hash = hash_of(result);
     shoal_result_destroy(&result);
     shoal_plan_destroy(&plan);
@@ -304,14 +305,65 @@ static void test_cancel_anywhere(void **state)
     }
 }
 
-static void test_bad_requests(void **state)
+/* Found by a hostile tester: these crashed, or left the caller's pointer as it was. */
+static void test_nothing_given(void **state)
 {
-    struct shoal_request cases[10];
-    static const char *const names[10] = {"prompt", "width", "height", "steps", "count", "cfg",
-        "shift", "sampler", "resident blocks", "device"};
+    struct shoal_error error = {0};
+    struct shoal_model *missing = (struct shoal_model *)&error;
 
     (void)state;
-    for (int i = 0; i < 10; i++)
+    shoal_model_close(NULL);
+    shoal_plan_destroy(NULL);
+    shoal_result_destroy(NULL);
+    shoal_text_free(NULL);
+    assert_int_equal(
+        shoal_model_open(&(struct shoal_model_paths){.model = "/nowhere"}, &missing, &error),
+        SHOAL_E_MISSING);
+    assert_null(missing);
+}
+
+/* The sizes that a plan adds up to are never wrapped. */
+static void test_huge_requests(void **state)
+{
+    struct shoal_request r = request();
+    struct shoal_plan_summary s;
+
+    (void)state;
+    r.width = r.height = 16384;
+    r.count = 64;
+    s = summary_of(&r);
+    assert_true(s.step_operations > 1ull << 50 && s.step_operations <= INT64_MAX);
+    assert_true(s.least_vram_bytes > 1ull << 32 && s.full_vram_bytes >= s.least_vram_bytes);
+}
+
+/* A least RAM budget works; one byte less is refused with its number. */
+static void test_least_ram(void **state)
+{
+    struct shoal_request r = request();
+    char bytes[32];
+
+    (void)state;
+    r.vram_bytes = summary_of(&r).least_vram_bytes + (4 << 20);
+    r.ram_bytes = summary_of(&r).least_ram_bytes;
+    assert_true(summary_of(&r).fits);
+    run(&r);
+    snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)r.ram_bytes);
+    r.ram_bytes--;
+    struct shoal_plan *plan = plan_for(&r);
+
+    assert_non_null(strstr(shoal_plan_text(plan), bytes));
+    shoal_plan_destroy(&plan);
+    assert_false(summary_of(&r).fits);
+}
+
+static void test_bad_requests(void **state)
+{
+    struct shoal_request cases[11];
+    static const char *const names[11] = {"prompt", "width", "height", "steps", "count", "cfg",
+        "shift", "sampler", "resident blocks", "device", "buffer"};
+
+    (void)state;
+    for (int i = 0; i < 11; i++)
         cases[i] = request();
     cases[0].prompt = NULL;
     cases[1].width = 100;
@@ -323,9 +375,10 @@ static void test_bad_requests(void **state)
     cases[7].sampler = "nonesuch";
     cases[8].resident_blocks = 1000;
     cases[9].device = "toaster";
-    for (int i = 0; i < 10; i++) {
+    cases[10].buffer = (enum shoal_buffer)77;
+    for (int i = 0; i < 11; i++) {
         struct shoal_error error = {0};
-        struct shoal_plan *plan = NULL;
+        struct shoal_plan *plan = (struct shoal_plan *)&cases;
 
         assert_int_not_equal(shoal_plan_create(model, &cases[i], &plan, &error), SHOAL_OK);
         assert_non_null(strstr(error.text, names[i]));
@@ -344,6 +397,9 @@ int main(void)
         cmocka_unit_test(test_hard_cap),
         cmocka_unit_test(test_least_budget_of_options),
         cmocka_unit_test(test_cancel_anywhere),
+        cmocka_unit_test(test_nothing_given),
+        cmocka_unit_test(test_huge_requests),
+        cmocka_unit_test(test_least_ram),
         cmocka_unit_test(test_bad_requests),
     };
 

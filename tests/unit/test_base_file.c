@@ -4,6 +4,10 @@
 #include "base/file.h"
 #include "base/memory.h"
 
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 static void test_reads(void **state)
 {
     const char *path = put_text("ten", "0123456789");
@@ -149,6 +153,46 @@ static void test_writes_whole(void **state)
 }
 
 /* A failure leaves what was there, and no temporary file. */
+/* A link stays a link; what it points to is replaced. A link to nothing is refused. */
+static void test_writes_through_links(void **state)
+{
+    struct shoal_error error = {0};
+    struct stat info;
+    char target[PATH_MAX], link[PATH_MAX];
+
+    (void)state;
+    snprintf(target, sizeof target, "%s", at("target"));
+    snprintf(link, sizeof link, "%s", at("link"));
+    assert_ok(file_write_whole(target, "old", 3, &error));
+    assert_int_equal(symlink(target, link), 0);
+    assert_ok(file_write_whole(link, "longer", 6, &error));
+    assert_int_equal(lstat(link, &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    assert_int_equal(stat(target, &info), 0);
+    assert_int_equal(info.st_size, 6);
+    assert_int_equal(unlink(target), 0);
+    assert_int_equal(file_write_whole(link, "x", 1, &error), SHOAL_E_IO);
+    assert_non_null(strstr(error.text, "link"));
+    unlink(link);
+}
+
+/* What was rewritten since it was opened is noticed. */
+static void test_notices_changes(void **state)
+{
+    struct shoal_error error = {0};
+    struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    struct file file;
+
+    (void)state;
+    assert_ok(file_write_whole(at("weights"), "weights", 7, &error));
+    assert_ok(file_open(at("weights"), &file, &error));
+    assert_ok(file_check_unchanged(&file, &error));
+    assert_int_equal(futimens(file.fd, times), 0);
+    assert_int_equal(file_check_unchanged(&file, &error), SHOAL_E_IO);
+    file_close(&file);
+    unlink(at("weights"));
+}
+
 static void test_write_fails_whole(void **state)
 {
     uid_t user = geteuid();
@@ -186,6 +230,8 @@ int main(void)
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_lists_many),
         cmocka_unit_test(test_writes_whole),
+        cmocka_unit_test(test_writes_through_links),
+        cmocka_unit_test(test_notices_changes),
         cmocka_unit_test(test_write_fails_whole),
     };
 

@@ -329,9 +329,9 @@ static void test_zimage_prompts(void **state)
     struct checkpoint *checkpoint;
     struct model *model;
     struct zimage_prompt *prompt;
-    const float times[] = {0};
+    const float times[] = {0}, features[1] = {0}; /* read by passes only */
     const struct zimage_prompt_spec good = {
-        .tokens = 33, .height = 4, .width = 6, .times = times, .steps = 1};
+        .features = features, .tokens = 33, .height = 4, .width = 6, .times = times, .steps = 1};
     struct zimage_prompt_spec bad[] = {good, good, good, good};
 
     (void)state;

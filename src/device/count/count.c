@@ -24,17 +24,17 @@ enum {
     COST_GELU_TANH = 9, /* cube 2, scale, add, scale, tanh, add, halve, multiply */
 };
 
-static uint64_t elements(struct matrix m)
+static double elements(struct matrix m)
 {
-    return (uint64_t)(m.rows * m.cols);
+    return (double)m.rows * (double)m.cols;
 }
 
-static uint64_t bytes_of(struct matrix m)
+static double bytes_of(struct matrix m)
 {
     return m.addr ? elements(m) * dtype_bits(m.dtype) / 8 : 0;
 }
 
-static uint64_t activation_cost(enum activation activation)
+static double activation_cost(enum activation activation)
 {
     switch (activation) {
     case ACTIVATION_NONE:
@@ -51,14 +51,21 @@ static uint64_t activation_cost(enum activation activation)
     return 0;
 }
 
+/* Sums are in floating point, exact up to 2^53; what goes beyond is rounded, never wrapped. */
+static uint64_t whole(double sum)
+{
+    return sum < 0x1p63 ? (uint64_t)sum : INT64_MAX;
+}
+
 /* Adds one call: its operations and the bytes of its operands (those left out have none). */
-static void add(struct stream *stream, uint64_t operations, struct matrix a, struct matrix b,
+static void add(struct stream *stream, double operations, struct matrix a, struct matrix b,
     struct matrix c, struct matrix d)
 {
     struct count_totals *totals = &((struct count_device *)stream->device)->totals;
 
-    totals->operations += operations;
-    totals->traffic += bytes_of(a) + bytes_of(b) + bytes_of(c) + bytes_of(d);
+    totals->operations = whole((double)totals->operations + operations);
+    totals->traffic =
+        whole((double)totals->traffic + bytes_of(a) + bytes_of(b) + bytes_of(c) + bytes_of(d));
 }
 
 /* `y` in place is one operand, not two. */
@@ -72,7 +79,7 @@ static void linear(
 {
     check_linear(y, x, w, bias);
     /* 2 m n k, and m n for the bias. */
-    add(stream, 2 * elements(y) * (uint64_t)x.cols + (bias.addr ? elements(y) : 0), y, x, w, bias);
+    add(stream, 2 * elements(y) * (double)x.cols + (bias.addr ? elements(y) : 0), y, x, w, bias);
 }
 
 static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
@@ -152,7 +159,7 @@ static void attention(struct stream *stream, struct matrix out, struct matrix q,
     check_attention(out, q, k, v, heads, kv_heads);
     /* 2 d for a score and 2 d for its share of v, for each query, key and head (q.cols = heads d);
      * half of the pairs if causal. The softmax itself is left out, as is usual. */
-    add(stream, 4 * elements(q) * (uint64_t)k.rows / (causal ? 2 : 1), out, q, k, v);
+    add(stream, 4 * elements(q) * (double)k.rows / (causal ? 2 : 1), out, q, k, v);
 }
 
 static void copy(struct stream *stream, struct matrix y, struct matrix x)
@@ -187,7 +194,7 @@ static void group_norm(struct stream *stream, struct matrix affine, struct matri
     (void)eps;
     check_group_norm(affine, x, gamma, beta, groups);
     /* Mean 1 and variance 3 an element; root, divide, product, difference 4 a channel. */
-    add(stream, 4 * elements(x) + 4 * (uint64_t)x.rows, affine, x, gamma, beta);
+    add(stream, 4 * elements(x) + 4 * (double)x.rows, affine, x, gamma, beta);
 }
 
 static void affine_op(struct stream *stream, struct matrix y, struct matrix x,
@@ -204,7 +211,7 @@ static void conv2d(struct stream *stream, struct matrix y, struct matrix x, stru
 {
     /* 2 out in kernel kernel pixels, and the bias and the sum; what is done on reading, once an
      * input element. */
-    uint64_t operations = 2 * elements(y) * (uint64_t)w.cols;
+    double operations = 2 * elements(y) * (double)w.cols;
 
     check_conv2d(y, x, w, bias, conv);
     operations += elements(y) * ((bias.addr ? 1u : 0u) + (conv->accumulate ? 1u : 0u));

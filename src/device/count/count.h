@@ -8,7 +8,7 @@
 #include "device/device.h"
 
 struct count_totals {
-    uint64_t operations; /* floating-point, a multiply-add being two */
+    uint64_t operations; /* floating-point, a multiply-add being two; at most INT64_MAX */
     uint64_t traffic;    /* bytes of operands read and written by operations, each once */
     uint64_t copied_in;  /* bytes, host to device */
     uint64_t copied_out;

@@ -316,6 +316,8 @@ enum shoal_status zimage_prompt_create(const struct model *model,
     p->image_padded = padded(p->image_tokens);
     p->steps = spec->steps;
     p->features = spec->features;
+    *prompt = p;
+    if (!spec->features) return SHOAL_OK; /* only counted: nothing is copied */
     p->host_rope =
         mem_calloc((size_t)(p->image_padded + p->padded), (size_t)config->head_dim * sizeof(float));
     p->host_times = mem_calloc((size_t)p->steps, ZIMAGE_FREQUENCIES * sizeof(float));
@@ -327,13 +329,13 @@ enum shoal_status zimage_prompt_create(const struct model *model,
     for (int32_t i = 0; i < p->steps; i++)
         timestep_sinusoid(p->host_times + (int64_t)i * ZIMAGE_FREQUENCIES, ZIMAGE_FREQUENCIES,
             spec->times[i] * config->t_scale);
-    *prompt = p;
     return SHOAL_OK;
 
 fail:
     mem_free(p->host_times);
     mem_free(p->host_rope);
     mem_free(p);
+    *prompt = NULL;
     return status;
 }
 
@@ -359,6 +361,18 @@ void zimage_prompt_destroy(struct exec *x, struct zimage_prompt **prompt)
 #define Q_NORM "layers.0.attention.norm_q.weight|layers.0.attention.q_norm.weight"
 
 /* A head's dimensions are split between the three axes, 2 : 3 : 3 unless the config says. */
+/* Lists of patch sizes: this build runs the models that have one, of this size. */
+static void require_one(struct source *s, const char *key, int64_t value)
+{
+    int64_t found[2];
+    int32_t count = source_integers(s, key, found, 2, 1, 1024);
+
+    if (s->status || !count || (count == 1 && found[0] == value)) return;
+    s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
+        "%s: \"%s\" must be [%lld]: this build runs no other", s->config_path, key,
+        (long long)value);
+}
+
 static void read_axes(struct source *s, struct zimage_config *c)
 {
     int64_t axes[3], sum = 0;
@@ -408,6 +422,9 @@ static void read_config(struct source *s, struct zimage_config *c)
     source_agrees(s, "n_refiner_layers", c->noise_refiners, "noise_refiner.*");
     source_agrees(s, "n_refiner_layers", c->context_refiners, "context_refiner.*");
     source_requires_bool(s, "qk_norm", true);
+    source_requires_null(s, "siglip_feat_dim");
+    require_one(s, "all_patch_size", ZIMAGE_PATCH);
+    require_one(s, "all_f_patch_size", 1);
     if (!s->status && (c->dim % c->head_dim || c->head_dim % 2 || c->channels < 1))
         s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
             "%s: a width of %lld in heads of %d", checkpoint_path(s->checkpoint), (long long)c->dim,

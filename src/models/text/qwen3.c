@@ -232,6 +232,8 @@ static double read_theta(struct source *s)
         const char *type = json_string_value(json_object_get(object, "rope_type"));
 
         if (!json_is_object(object)) continue;
+        if (!type) type = json_string_value(json_object_get(object, "type"));
+        if (!type && i == 1) type = "unnamed"; /* nobody writes rope_scaling to scale nothing */
         if (type && strcmp(type, "default") != 0) {
             s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
                 "%s: \"%s\" asks for scaled rotary positions, which this build does not compute",

@@ -14,21 +14,60 @@
 
 /* ---- messages ---- */
 
-/* One line, whatever a file name or a tensor's name holds: no control character gets through. */
+/* Bytes of the UTF-8 sequence at `s`, 0 if there is none (RFC 3629: shortest form, no halves). */
+static int utf8_length(const unsigned char *s)
+{
+    int length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+
+    if (s[0] > 0xf4) return 0;
+    for (int i = 1; i < length; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if (s[0] == 0xe0 && s[1] < 0xa0) return 0;
+    if (s[0] == 0xed && s[1] > 0x9f) return 0;
+    if (s[0] == 0xf0 && s[1] < 0x90) return 0;
+    if (s[0] == 0xf4 && s[1] > 0x8f) return 0;
+    return length;
+}
+
+/* The control character at `s`: below U+0020, U+007F to U+009F; -1 if there is none. */
+static int control(const unsigned char *s)
+{
+    if (*s < 0x20 || *s == 0x7f) return *s;
+    return *s == 0xc2 && s[1] >= 0x80 && s[1] < 0xa0 ? s[1] : -1;
+}
+
+/* Control characters less those in `kept`, and bytes that are not UTF-8, become question marks. */
+static void print_clean(FILE *stream, const char *text, const char *kept)
+{
+    const unsigned char *s = (const unsigned char *)text;
+
+    while (*s) {
+        int length = utf8_length(s);
+
+        if (length == 0 || (control(s) >= 0 && !strchr(kept, *s)))
+            fputc('?', stream);
+        else
+            fwrite(s, 1, (size_t)length, stream);
+        s += length ? length : 1;
+    }
+}
+
+void cli_print_clean(FILE *stream, const char *text)
+{
+    print_clean(stream, text, "");
+}
+
+/* One line, whatever a file name or a tensor's name holds. */
 static void message(const char *label, enum cli_colour colour, const char *format, va_list values)
 {
     char text[2048];
 
     vsnprintf(text, sizeof text, format, values);
-    for (unsigned char *s = (unsigned char *)text; *s; s++) {
-        bool wide = *s == 0xc2 && s[1] >= 0x80 && s[1] < 0xa0; /* U+0080 to U+009F */
-
-        if (wide) s[1] = '?';
-        if (wide || *s < 0x20 || *s == 0x7f) *s = '?';
-    }
     progress_clear();
-    fprintf(stderr, "shoal: %s%s%s%s\n", cli_colour(stderr, colour), label,
-        cli_colour(stderr, COLOUR_NONE), text);
+    fprintf(stderr, "shoal: %s%s%s", cli_colour(stderr, colour), label,
+        cli_colour(stderr, COLOUR_NONE));
+    print_clean(stderr, text, "");
+    fputc('\n', stderr);
 }
 
 void cli_error(const char *format, ...)
@@ -67,11 +106,14 @@ int cli_fail(const struct shoal_error *error)
     }
 }
 
-void cli_print_text(const char *text)
+void cli_print_text(const char *text, bool json)
 {
     size_t length = strlen(text);
 
-    fputs(text, stdout);
+    if (json)
+        fputs(text, stdout);
+    else
+        print_clean(stdout, text, "\n");
     if (length == 0 || text[length - 1] != '\n') fputc('\n', stdout);
 }
 
@@ -166,21 +208,6 @@ struct cli_text cli_seconds(double seconds)
 
 /* ---- JSON ---- */
 
-/* Bytes of the UTF-8 sequence at `s`, 0 if there is none (RFC 3629: shortest form, no halves). */
-static int utf8_length(const unsigned char *s)
-{
-    int length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-
-    if (s[0] > 0xf4) return 0;
-    for (int i = 1; i < length; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if (s[0] == 0xe0 && s[1] < 0xa0) return 0;
-    if (s[0] == 0xed && s[1] > 0x9f) return 0;
-    if (s[0] == 0xf0 && s[1] < 0x90) return 0;
-    if (s[0] == 0xf4 && s[1] > 0x8f) return 0;
-    return length;
-}
-
 void cli_json_string(FILE *stream, const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -194,8 +221,9 @@ void cli_json_string(FILE *stream, const char *text)
             s++;
         } else if (*s == '"' || *s == '\\') {
             fprintf(stream, "\\%c", *s++);
-        } else if (*s < 0x20 || *s == 0x7f) {
-            fprintf(stream, "\\u%04x", *s++);
+        } else if (control(s) >= 0) {
+            fprintf(stream, "\\u%04x", (unsigned)control(s));
+            s += length;
         } else {
             fwrite(s, 1, (size_t)length, stream);
             s += length;

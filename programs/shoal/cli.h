@@ -36,8 +36,13 @@ void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Prints the library's error and returns the exit code that fits it. */
 int cli_fail(const struct shoal_error *error);
 
-/* Prints a text of the library's on standard output, as lines. */
-void cli_print_text(const char *text);
+/*
+ * Prints `text` for a person: one line, control characters and bytes that are not UTF-8 replaced.
+ */
+void cli_print_clean(FILE *stream, const char *text);
+
+/* Prints a text of the library's on standard output, as lines; JSON as it is. */
+void cli_print_text(const char *text, bool json);
 
 /*
  * To be called last: makes sure that everything reached standard output. Returns `code`, or
@@ -71,7 +76,10 @@ struct cli_text cli_count(uint64_t count);   /* "2.51 G" */
 
 /* ---- JSON ---- */
 
-/* Writes `text` as a JSON string; bytes that are not UTF-8 become U+FFFD. */
+/*
+ * Writes `text` as a JSON string: control characters are escaped, bytes that are not UTF-8 become
+ * U+FFFD.
+ */
 void cli_json_string(FILE *stream, const char *text);
 
 #endif

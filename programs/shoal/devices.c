@@ -20,7 +20,7 @@ int devices_main(int argc, char **argv)
         code = cli_fail(&error);
         goto done;
     }
-    cli_print_text(text);
+    cli_print_text(text, options.json);
     code = cli_finish(CLI_OK);
 done:
     shoal_text_free(&text);

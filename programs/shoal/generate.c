@@ -60,7 +60,9 @@ static void print_picture(
     bool json, int32_t index, const struct shoal_image *image, const char *path)
 {
     if (!json) {
-        printf("picture   %s (%d x %d, seed %llu)\n", path, image->width, image->height,
+        printf("picture   ");
+        cli_print_clean(stdout, path);
+        printf(" (%d x %d, seed %llu)\n", image->width, image->height,
             (unsigned long long)image->seed);
         return;
     }
@@ -137,6 +139,7 @@ static int run(const struct job *job, const struct output *output)
     int code;
 
     progress_start(&progress, NULL, false);
+    interrupt_defer(true);
     status = shoal_run(job->plan, &callbacks, &result, &error);
     progress_clear();
     code = status == SHOAL_OK ? finish_run(job, output, result) : cli_fail(&error);
@@ -158,7 +161,7 @@ int generate_main(int argc, char **argv)
     shows_plan = !job.options.json && output.kind != OUTPUT_STDOUT;
     if (!job_plan(&job, shows_plan, &code)) goto done;
     if (shows_plan) {
-        cli_print_text(shoal_plan_text(job.plan));
+        cli_print_text(shoal_plan_text(job.plan), false);
         fflush(stdout);
     }
     code = job_check_fits(&job);

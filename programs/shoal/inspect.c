@@ -26,6 +26,11 @@ int inspect_main(int argc, char **argv)
         code = CLI_USAGE;
         goto done;
     }
+    if (!*options.argument) {
+        cli_error("inspect: the path is empty: name a file or a folder, or mini");
+        code = CLI_USAGE;
+        goto done;
+    }
     code = CLI_FAILED;
     path = model_path_find(options.argument, buffer);
     if (!path) goto done;
@@ -33,7 +38,7 @@ int inspect_main(int argc, char **argv)
         code = cli_fail(&error);
         goto done;
     }
-    cli_print_text(text);
+    cli_print_text(text, options.json);
     code = cli_finish(CLI_OK);
 done:
     shoal_text_free(&text);

@@ -1,16 +1,24 @@
-/* Signals become a flag. Not cleaning up: the library leaves nothing behind when it is cancelled.
+/*
+ * Signals end the program, or become a flag. Not cleaning up: the library leaves nothing behind
+ * when it is cancelled, and what is ended at once has made nothing.
  */
 #include "interrupt.h"
 
 #include "cli.h"
 
 #include <signal.h>
+#include <unistd.h>
 
-static volatile sig_atomic_t caught;
+static volatile sig_atomic_t caught, deferred;
 
 static void handle(int number)
 {
+    static const char text[] = "shoal: error: interrupted\n";
+
     caught = number;
+    if (deferred) return;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(128 + number);
 }
 
 void interrupt_install(void)
@@ -28,6 +36,11 @@ void interrupt_install(void)
         sigemptyset(&action.sa_mask);
         sigaction(numbers[i], &action, NULL);
     }
+}
+
+void interrupt_defer(bool defer)
+{
+    deferred = defer;
 }
 
 bool interrupt_requested(void *user)

@@ -48,13 +48,9 @@ static bool open_model(struct job *job, int *code)
 bool job_open(struct job *job, const struct command *command, int argc, char **argv, int *code)
 {
     *job = (struct job){0};
-    if (!options_parse(command, argc, argv, &job->options, code)) return false;
     interrupt_install();
+    if (!options_parse(command, argc, argv, &job->options, code)) return false;
     if (!open_model(job, code)) return false;
-    if (interrupt_requested(NULL)) {
-        *code = interrupt_exit_code();
-        return false;
-    }
     shoal_request_init(&job->request, job->model);
     options_apply(&job->options, &job->request);
     if (job->request.prompt) return true;
@@ -107,19 +103,18 @@ bool job_plan(struct job *job, bool shows_plan, int *code)
 int job_check_fits(const struct job *job)
 {
     const struct shoal_plan_summary *plan = &job->summary;
-    uint64_t least = plan->least_vram_bytes;
 
     if (plan->fits) return CLI_OK;
-    if (job->request.vram_bytes < least)
-        cli_error("--vram %llu (%s) is too small for this run: the least that works is --vram "
-                  "%llu (%s)",
+    fflush(stdout); /* the plan comes before what is wrong with it */
+    if (job->request.vram_bytes < plan->least_vram_bytes)
+        cli_error("--vram %llu (%s) is too small for this run: the least that works is --vram %llu",
             (unsigned long long)job->request.vram_bytes, cli_size(job->request.vram_bytes).text,
-            (unsigned long long)least, cli_size(least).text);
+            (unsigned long long)plan->least_vram_bytes);
     else
-        cli_error("--ram %s is too small for this run: its weights take %s of host memory (--ram "
-                  "%llu)",
-            cli_size(job->request.ram_bytes).text, cli_size(plan->ram_bytes).text,
-            (unsigned long long)plan->ram_bytes);
+        cli_error("--ram %llu (%s) is too small for this run: the least that works beside this "
+                  "--vram is --ram %llu",
+            (unsigned long long)job->request.ram_bytes, cli_size(job->request.ram_bytes).text,
+            (unsigned long long)plan->least_ram_bytes);
     return CLI_BUDGET;
 }
 

@@ -46,14 +46,20 @@ const char *model_path_find(const char *name, char buffer[MODEL_PATH_BYTES])
     char beside[MODEL_PATH_BYTES];
 
     if (strcmp(name, MODEL_DEFAULT) != 0) return name;
+    if (models && *models) {
+        if (try_folder(models, "", buffer)) return buffer;
+        cli_error(
+            "SHOAL_MODELS is %s, which holds no " MINI_FOLDER ": correct it, or unset it", models);
+        return NULL;
+    }
     program_folder(beside);
-    if (try_folder(models, "", buffer) || try_folder(beside, "/../models", buffer) ||
+    if (try_folder(beside, "/../models", buffer) ||
         try_folder(beside, "/../share/shoal/models", buffer) ||
         try_folder(SHOAL_SOURCE_MODELS, "", buffer))
         return buffer;
-    cli_error("the embedded model " MINI_FOLDER " is in none of $SHOAL_MODELS (%s), "
-              "%s/../models and %s/../share/shoal/models: set SHOAL_MODELS to the folder that "
+    cli_error("the embedded model " MINI_FOLDER " is neither in "
+              "%s/../models nor in %s/../share/shoal/models: set SHOAL_MODELS to the folder that "
               "holds it, or name a model with -m",
-        models && *models ? models : "not set", beside, beside);
+        beside, beside);
     return NULL;
 }

@@ -16,6 +16,7 @@
 enum value_kind {
     VALUE_NONE,
     VALUE_TEXT,    /* const char * */
+    VALUE_PATH,    /* the same, not empty */
     VALUE_INTEGER, /* int32_t in [low, high]; `auto` where allowed */
     VALUE_NUMBER,  /* float in [low, high] */
     VALUE_SIZE,    /* uint64_t */
@@ -47,15 +48,15 @@ static const struct option_spec specs[OPTIONS] = {
         AT(request.negative_prompt), .letter = 'n', .kind = VALUE_TEXT},
     [OPTION_MODEL] = {"model", "MODEL",
         "a folder (diffusers or ComfyUI layout), a file, or the embedded \"mini\" (default)",
-        AT(paths.model), .letter = 'm', .kind = VALUE_TEXT},
+        AT(paths.model), .letter = 'm', .kind = VALUE_PATH},
     [OPTION_DIT] = {"dit", "FILE", "the diffusion transformer, in place of the model's",
-        AT(paths.dit), .kind = VALUE_TEXT},
+        AT(paths.dit), .kind = VALUE_PATH},
     [OPTION_TEXT_ENCODER] = {"text-encoder", "FILE", "the text encoder, in place of the model's",
-        AT(paths.text_encoder), .kind = VALUE_TEXT},
+        AT(paths.text_encoder), .kind = VALUE_PATH},
     [OPTION_VAE] = {"vae", "FILE", "the VAE, in place of the model's", AT(paths.vae),
-        .kind = VALUE_TEXT},
+        .kind = VALUE_PATH},
     [OPTION_TOKENIZER] = {"tokenizer", "FILE", "the tokenizer, in place of the model's",
-        AT(paths.tokenizer), .kind = VALUE_TEXT},
+        AT(paths.tokenizer), .kind = VALUE_PATH},
     [OPTION_OUTPUT] = {"output", "FILE",
         "the PNG to write (replaced if it exists), a folder, or - for standard output; "
         "default: shoal-0001.png or the next free number",
@@ -257,6 +258,13 @@ static bool parse_value(const struct option_spec *spec, const char *text, struct
     switch (spec->kind) {
     case VALUE_NONE:
         *(bool *)value = true;
+        return true;
+    case VALUE_PATH:
+        if (!*text) {
+            cli_error("--%s is empty: name a file or a folder", spec->name);
+            return false;
+        }
+        *(const char **)value = text;
         return true;
     case VALUE_TEXT:
         *(const char **)value = text;

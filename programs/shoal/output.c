@@ -5,6 +5,8 @@
 #include "output.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,9 @@
 
 /* Room in a file name for the suffix of a file that is being written. */
 #define NAME_SPARE_BYTES 24
+
+/* Links followed from one name, as many as Linux follows. */
+#define LINKS_MOST 40
 
 /* ---- names ---- */
 
@@ -57,18 +62,13 @@ static bool name_file(const struct output *output, int32_t index, char path[OUTP
     return name_path(path, "%.*s-%d%s", (int)(end - output->path), output->path, index + 1, end);
 }
 
-/* The first free number in the folder. */
-static bool name_numbered(const struct output *output, char path[OUTPUT_PATH_BYTES])
+/* The folder of the file `path`, "." for a bare name. False if it does not fit. */
+static bool name_folder(const char *path, char folder[OUTPUT_PATH_BYTES])
 {
-    size_t length = strlen(output->path);
-    const char *slash = length > 0 && output->path[length - 1] != '/' ? "/" : "";
-    struct stat status;
+    const char *name = base_name(path);
 
-    for (int number = 1; number <= NUMBER_LAST; number++) {
-        if (!name_path(path, "%s%sshoal-%04d.png", output->path, slash, number)) return false;
-        if (lstat(path, &status) != 0 && errno == ENOENT) return true;
-    }
-    return false;
+    if (name == path) return name_path(folder, ".");
+    return name_path(folder, "%.*s", (int)(name - path), path);
 }
 
 /* ---- before the run ---- */
@@ -94,6 +94,33 @@ static bool check_folder(const char *folder)
     return true;
 }
 
+/* `folder` is a real path; `path` is what the user named. */
+static bool check_place(const char *folder, const char *path)
+{
+    static const char *const systems[] = {"/dev", "/proc"};
+
+    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++) {
+        size_t length = strlen(systems[i]);
+
+        if (strncmp(folder, systems[i], length) != 0) continue;
+        if (folder[length] != '\0' && folder[length] != '/') continue;
+        cli_error("--output: '%s' lies under %s, where no picture belongs: name a file elsewhere, "
+                  "or use -o - for standard output",
+            path, systems[i]);
+        return false;
+    }
+    return true;
+}
+
+static bool check_numbered(const char *path)
+{
+    char real[PATH_MAX];
+
+    /* Where realpath fails, check_folder knows why. */
+    if (realpath(path, real) && !check_place(real, path)) return false;
+    return check_folder(path);
+}
+
 static bool check_format(const char *path)
 {
     static const char *const others[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff",
@@ -109,21 +136,68 @@ static bool check_format(const char *path)
     return true;
 }
 
-/* What is at `path` now may be replaced, or there is nothing. */
-static bool check_target(const char *path)
+static bool say_link_to_nothing(const char *path)
 {
-    struct stat status;
+    cli_error("--output: '%s' is a link to nothing: remove it, or name another file", path);
+    return false;
+}
 
-    if (strlen(base_name(path)) > 255 - NAME_SPARE_BYTES) {
-        cli_error("--output: the name of '%s' is too long: give a shorter one", path);
-        return false;
-    }
-    if (stat(path, &status) != 0) return true;
-    if (S_ISREG(status.st_mode)) return true;
-    if (S_ISDIR(status.st_mode))
+/* `here` is a link: what it points to takes its place. False if that cannot be told. */
+static bool follow_link(char here[OUTPUT_PATH_BYTES])
+{
+    char target[OUTPUT_PATH_BYTES];
+    char folder[OUTPUT_PATH_BYTES];
+    ssize_t length = readlink(here, target, sizeof target - 1);
+
+    if (length <= 0) return false;
+    target[length] = '\0';
+    if (*target == '/') return name_path(here, "%s", target);
+    return name_folder(here, folder) && name_path(here, "%s/%s", folder, target);
+}
+
+/* A file of this kind, to which `path` leads, may be replaced. */
+static bool check_kind(const struct stat *status, const char *path)
+{
+    if (S_ISREG(status->st_mode)) return true;
+    if (S_ISDIR(status->st_mode))
         cli_error("--output: '%s' is a folder: name a file", path);
     else
         cli_error("--output: '%s' is no regular file: name a file, or - for standard output", path);
+    return false;
+}
+
+/*
+ * What is at `path` now may be replaced, or there is nothing. Links are followed one by one, since
+ * only the way tells that /dev/stdout is meant: its real path may be any file.
+ */
+static bool check_target(const char *path)
+{
+    char here[OUTPUT_PATH_BYTES];
+    char folder[OUTPUT_PATH_BYTES];
+    char real[PATH_MAX];
+    struct stat status;
+
+    snprintf(here, sizeof here, "%s", path);
+    for (int links = 0; links <= LINKS_MOST; links++) {
+        if (strlen(base_name(here)) > 255 - NAME_SPARE_BYTES) {
+            cli_error("--output: the name of '%s' is too long: give a shorter one", here);
+            return false;
+        }
+        name_folder(here, folder);
+        if (!realpath(folder, real))
+            return links && errno != EACCES ? say_link_to_nothing(path) : check_folder(folder);
+        if (!check_place(real, path)) return false;
+        if (lstat(here, &status) != 0) {
+            if (links && errno == ENOENT) return say_link_to_nothing(path);
+            if (errno == ENOENT) return check_folder(folder);
+            cli_error("--output: '%s': %s: name another file", here, strerror(errno));
+            return false;
+        }
+        if (!S_ISLNK(status.st_mode)) return check_kind(&status, path) && check_folder(folder);
+        if (!follow_link(here)) return say_link_to_nothing(path);
+    }
+    cli_error("--output: '%s' is a link that leads back to itself: remove it, or name another file",
+        path);
     return false;
 }
 
@@ -143,7 +217,6 @@ static bool check_stdout(int32_t count, bool json)
 static bool check_file(const struct output *output)
 {
     char path[OUTPUT_PATH_BYTES];
-    const char *name = base_name(output->path);
 
     if (!check_format(output->path)) return false;
     for (int32_t i = 0; i < output->count; i++) {
@@ -153,9 +226,7 @@ static bool check_file(const struct output *output)
         }
         if (!check_target(path)) return false;
     }
-    if (!name_path(path, "%.*s", (int)(name - output->path), output->path))
-        snprintf(path, sizeof path, ".");
-    return check_folder(path);
+    return true;
 }
 
 bool output_prepare(const char *path, int32_t count, bool json, struct output *output)
@@ -175,7 +246,7 @@ bool output_prepare(const char *path, int32_t count, bool json, struct output *o
     if (!path) output->path = "";
     if (!path || path[length - 1] == '/' || (stat(path, &status) == 0 && S_ISDIR(status.st_mode))) {
         output->kind = OUTPUT_NUMBERED;
-        return check_folder(path ? path : ".");
+        return check_numbered(path ? path : ".");
     }
     return check_file(output);
 }
@@ -226,6 +297,46 @@ static enum shoal_status write_stdout(const struct shoal_result *result, int32_t
     return status;
 }
 
+/*
+ * Takes the first free number in the folder. The empty file holds it against other programs, until
+ * the picture replaces it.
+ */
+static enum shoal_status reserve_number(
+    const struct output *output, char path[OUTPUT_PATH_BYTES], struct shoal_error *error)
+{
+    size_t length = strlen(output->path);
+    const char *slash = length > 0 && output->path[length - 1] != '/' ? "/" : "";
+
+    for (int number = 1; number <= NUMBER_LAST; number++) {
+        int fd;
+
+        if (!name_path(path, "%s%sshoal-%04d.png", output->path, slash, number)) {
+            errno = ENAMETOOLONG;
+            return fail(error, "naming a picture in", output->path);
+        }
+        fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) {
+            close(fd);
+            return SHOAL_OK;
+        }
+        if (errno != EEXIST) return fail(error, "cannot write", path);
+    }
+    errno = EEXIST;
+    return fail(error, "no free number left for a picture in", output->path);
+}
+
+static enum shoal_status write_numbered(const struct output *output,
+    const struct shoal_result *result, int32_t index, char path[OUTPUT_PATH_BYTES],
+    struct shoal_error *error)
+{
+    enum shoal_status status = reserve_number(output, path, error);
+
+    if (status != SHOAL_OK) return status;
+    status = shoal_result_write_png(result, index, path, error);
+    if (status != SHOAL_OK) unlink(path);
+    return status;
+}
+
 enum shoal_status output_write(const struct output *output, const struct shoal_result *result,
     int32_t index, char path[OUTPUT_PATH_BYTES], struct shoal_error *error)
 {
@@ -233,9 +344,7 @@ enum shoal_status output_write(const struct output *output, const struct shoal_r
     case OUTPUT_STDOUT:
         return write_stdout(result, index, path, error);
     case OUTPUT_NUMBERED:
-        if (name_numbered(output, path)) break;
-        errno = EEXIST;
-        return fail(error, "no free number left for a picture in", output->path);
+        return write_numbered(output, result, index, path, error);
     case OUTPUT_FILE:
         if (name_file(output, index, path)) break;
         errno = ENAMETOOLONG;

@@ -13,13 +13,15 @@ const struct command command_plan = {
 int plan_main(int argc, char **argv)
 {
     struct job job;
+    bool json;
     int code;
 
     if (!job_open(&job, &command_plan, argc, argv, &code)) goto done;
     if (job.options.given[OPTION_OUTPUT])
         job_note(&job, false, "--output has no effect: plan paints nothing");
-    if (!job_plan(&job, !job.options.json, &code)) goto done;
-    cli_print_text(job.options.json ? shoal_plan_json(job.plan) : shoal_plan_text(job.plan));
+    json = job.options.json;
+    if (!job_plan(&job, !json, &code)) goto done;
+    cli_print_text(json ? shoal_plan_json(job.plan) : shoal_plan_text(job.plan), json);
     code = cli_finish(job_check_fits(&job));
 done:
     job_close(&job);

@@ -123,9 +123,12 @@ static void print_head(const struct verify *verify)
             (unsigned long long)job->request.seed, job->request.steps);
         return;
     }
-    printf("%s: '%s', %d x %d, %d step%s, seed %llu\n\n", job->model_name, job->request.prompt,
-        job->request.width, job->request.height, job->request.steps,
-        job->request.steps == 1 ? "" : "s", (unsigned long long)job->request.seed);
+    cli_print_clean(stdout, job->model_name);
+    printf(": '");
+    cli_print_clean(stdout, job->request.prompt);
+    printf("', %d x %d, %d step%s, seed %llu\n\n", job->request.width, job->request.height,
+        job->request.steps, job->request.steps == 1 ? "" : "s",
+        (unsigned long long)job->request.seed);
     printf("%-13s %9s %8s %5s %5s %9s %5s %8s %8s\n", "plan", "peak", "resident", "slots", "lanes",
         "time", "ratio", "latents", "picture");
 }
@@ -148,11 +151,13 @@ static void print_row(const struct verify *verify, const struct candidate *row,
         else
             printf("%llu", (unsigned long long)row->request.vram_bytes);
         printf(", \"planned_peak_vram_bytes\": %llu, \"peak_vram_bytes\": %llu, "
-               "\"step_bytes\": %llu, \"resident_blocks\": %d, \"blocks\": %d, "
+               "\"planned_step_bytes\": %llu, \"step_bytes\": %llu, \"resident_blocks\": %d, "
+               "\"blocks\": %d, "
                "\"prefetch_slots\": %d, \"lanes\": %d, \"seconds\": %.6f, \"ratio\": %s, "
                "\"latents_xxh3_128\": \"%s\", \"pictures_xxh3_128\": \"%s\", \"same\": %s}",
             (unsigned long long)row->plan.peak_vram_bytes,
-            (unsigned long long)report->peak_vram_bytes, (unsigned long long)report->step_bytes,
+            (unsigned long long)report->peak_vram_bytes,
+            (unsigned long long)row->plan.step_copy_bytes, (unsigned long long)report->step_bytes,
             row->plan.resident_blocks, row->plan.blocks, row->plan.prefetch_slots, row->plan.lanes,
             report->seconds, ratio, latents->text, pictures->text, fault ? "false" : "true");
         return;
@@ -163,6 +168,13 @@ static void print_row(const struct verify *verify, const struct candidate *row,
         cli_seconds(report->seconds).text, ratio, latents->text, pictures->text,
         fault ? cli_colour(stdout, COLOUR_RED) : "", fault ? fault : "",
         fault ? cli_colour(stdout, COLOUR_NONE) : "");
+}
+
+static void print_left_out(const struct candidate *row)
+{
+    printf("%-13s left out: ", row->name);
+    cli_print_clean(stdout, row->left_out);
+    putchar('\n');
 }
 
 static void print_tail(const struct verify *verify)
@@ -190,15 +202,15 @@ static void print_tail(const struct verify *verify)
         if (row->same_as >= 0)
             printf("%-13s the same plan as %s\n", row->name, verify->candidates[row->same_as].name);
         else if (row->left_out[0])
-            printf("%-13s left out: %s\n", row->name, row->left_out);
+            print_left_out(row);
     }
     if (same)
         printf("\n%sSame bytes:%s %d plans, streamed and unstreamed, gave the same latents and "
                "pictures.\n",
             cli_colour(stdout, COLOUR_GREEN), cli_colour(stdout, COLOUR_NONE), verify->ran);
     else
-        printf("\n%sDIFFERENT:%s %d of %d plans gave other bytes than the first, or another peak "
-               "than planned.\n",
+        printf("\n%sDIFFERENT:%s %d of %d plans gave other bytes than the first, or had another "
+               "peak or copied other bytes a step than planned.\n",
             cli_colour(stdout, COLOUR_RED), cli_colour(stdout, COLOUR_NONE), verify->different,
             verify->ran);
 }
@@ -218,8 +230,14 @@ static int run_candidate(
     const char *fault = NULL;
 
     progress_start(&progress, row->name, true);
+    interrupt_defer(true);
     status = shoal_run(plan, &callbacks, &result, &error);
+    interrupt_defer(false);
     progress_clear();
+    if (status == SHOAL_OK && interrupt_requested(NULL)) {
+        shoal_result_destroy(&result);
+        error.status = status = SHOAL_E_CANCELLED;
+    }
     if (status != SHOAL_OK) {
         if (status != SHOAL_E_CANCELLED) cli_error("the plan '%s' failed:", row->name);
         return cli_fail(&error);
@@ -241,6 +259,8 @@ static int run_candidate(
     else if (report.peak_vram_bytes != row->plan.peak_vram_bytes ||
              report.peak_vram_bytes > row->request.vram_bytes)
         fault = " PEAK";
+    else if (report.step_bytes != row->plan.step_copy_bytes)
+        fault = " COPIED";
     verify->different += fault != NULL;
     print_row(verify, row, &report, &latents, &pictures, fault);
     fflush(stdout);

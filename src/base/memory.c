@@ -74,3 +74,12 @@ void pages_free(void *pages, size_t bytes)
 {
     if (pages) munmap(pages, bytes ? bytes : 1);
 }
+
+void pages_want_large(void *pages, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    madvise(pages, bytes, MADV_HUGEPAGE);
+#else
+    (void)pages, (void)bytes;
+#endif
+}

@@ -16,8 +16,12 @@ void mem_free(void *block); /* accepts NULL */
 /* The machine's RAM in bytes; UINT64_MAX if it cannot be told. */
 uint64_t memory_physical(void);
 
+#define HOST_PAGE_BYTES 4096 /* what pages_alloc rounds up to */
+
 /* Page-aligned, zeroed, committed on touch; bytes rounded up to pages. NULL when out of memory. */
 void *pages_alloc(size_t bytes);
 void pages_free(void *pages, size_t bytes); /* accepts NULL */
+/* Asks for large pages, where the system has them: much fewer faults. A hint. */
+void pages_want_large(void *pages, size_t bytes);
 
 #endif

@@ -2,10 +2,15 @@
 #include "memory/store.h"
 
 #include "base/memory.h"
+#include "base/size.h"
+
+#include <assert.h>
 
 struct store {
     const struct model *model;
     void **slabs; /* NULL: not loaded */
+    char *shelf;  /* one mapping for many slabs, see store_reserve */
+    uint64_t shelf_bytes, shelf_used;
     uint64_t bytes, peak_bytes;
 };
 
@@ -32,9 +37,46 @@ void store_destroy(struct store **store)
     if (!s) return;
     for (int32_t i = 0; i < s->model->block_count; i++)
         store_drop(s, i);
+    pages_free(s->shelf, s->shelf_bytes);
     mem_free(s->slabs);
     mem_free(s);
     *store = NULL;
+}
+
+enum shoal_status store_reserve(struct store *s, uint64_t bytes, struct shoal_error *error)
+{
+    assert(!s->shelf);
+    if (!bytes) return SHOAL_OK;
+    s->shelf = pages_alloc(bytes);
+    if (!s->shelf)
+        FAIL(error, SHOAL_E_MEMORY, "out of host memory for %llu bytes of weights",
+            (unsigned long long)bytes);
+    pages_want_large(s->shelf, bytes);
+    s->shelf_bytes = bytes;
+    return SHOAL_OK;
+}
+
+static bool on_shelf(const struct store *s, const char *slab)
+{
+    return slab >= s->shelf && slab < s->shelf + s->shelf_bytes;
+}
+
+/* From the shelf while there is room, else pages of its own. */
+static char *slab_alloc(struct store *s, uint64_t bytes)
+{
+    uint64_t size = size_align(bytes, HOST_PAGE_BYTES);
+    char *slab;
+
+    if (s->shelf_bytes - s->shelf_used < size) return pages_alloc(bytes);
+    slab = s->shelf + s->shelf_used;
+    s->shelf_used += size;
+    return slab;
+}
+
+/* What lies on the shelf stays until the store is destroyed. */
+static void slab_free(struct store *s, char *slab, uint64_t bytes)
+{
+    if (!on_shelf(s, slab)) pages_free(slab, bytes);
 }
 
 /* True if any value's exponent is all ones. Plain loops that compilers vectorise. */
@@ -83,7 +125,7 @@ enum shoal_status store_load(struct store *s, int32_t index, struct shoal_error 
     char *slab;
 
     if (s->slabs[index]) return SHOAL_OK;
-    slab = pages_alloc(block->bytes);
+    slab = slab_alloc(s, block->bytes);
     if (!slab)
         FAIL(error, SHOAL_E_MEMORY, "out of host memory for block %s (%llu bytes)", block->name,
             (unsigned long long)block->bytes);
@@ -91,7 +133,7 @@ enum shoal_status store_load(struct store *s, int32_t index, struct shoal_error 
         enum shoal_status status = load_weight(block, &block->weights[i], slab, error);
 
         if (status) {
-            pages_free(slab, block->bytes);
+            slab_free(s, slab, block->bytes);
             return status;
         }
     }
@@ -109,7 +151,7 @@ const void *store_slab(const struct store *s, int32_t index)
 void store_drop(struct store *s, int32_t index)
 {
     if (!s->slabs[index]) return;
-    pages_free(s->slabs[index], s->model->blocks[index].bytes);
+    slab_free(s, s->slabs[index], s->model->blocks[index].bytes);
     s->slabs[index] = NULL;
     s->bytes -= s->model->blocks[index].bytes;
 }

@@ -16,6 +16,13 @@ enum shoal_status store_create(
 void store_destroy(struct store **store);
 
 /*
+ * One mapping for the blocks loaded from now on that fit in `bytes` (each rounded up to pages), so
+ * that large pages can serve it. Once.
+ */
+enum shoal_status store_reserve(
+    struct store *store, uint64_t bytes, struct shoal_error *error) SHOAL_CHECKED;
+
+/*
  * Reads block `index` into its slab, if it is not there. SHOAL_E_NUMERIC names a tensor that holds
  * NaN or infinity: no picture comes of it, and finding out here costs nothing beside the read.
  */

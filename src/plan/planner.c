@@ -2,6 +2,7 @@
 #include "plan/planner.h"
 
 #include "base/memory.h"
+#include "base/size.h"
 
 #include <string.h>
 
@@ -20,7 +21,7 @@ static void spread(bool *resident, int32_t blocks, int32_t count)
 static void lay_out(
     const struct plan_input *in, int32_t residents, int32_t slots, struct plan_phase *out)
 {
-    uint64_t largest = 0, largest_resident = in->globals_bytes;
+    uint64_t largest = 0, waiting = 0, passing = in->globals_bytes;
 
     spread(out->resident, in->block_count, residents);
     out->resident_count = residents;
@@ -30,9 +31,10 @@ static void lay_out(
 
         if (out->resident[i]) {
             out->resident_bytes += bytes;
-            if (bytes > largest_resident) largest_resident = bytes;
+            if (bytes > passing) passing = bytes;
         } else {
             out->stream_bytes += bytes;
+            waiting += size_align(bytes, HOST_PAGE_BYTES);
             if (bytes > largest) largest = bytes;
         }
     }
@@ -43,7 +45,9 @@ static void lay_out(
     out->scratch_bytes = in->scratch_bytes;
     out->peak_bytes =
         out->globals_bytes + out->resident_bytes + out->ring_bytes + out->scratch_bytes;
-    out->ram_bytes = out->stream_bytes + largest_resident;
+    /* Residents pass through one by one, before the streamed ones come to stay. */
+    passing = size_align(passing, HOST_PAGE_BYTES);
+    out->ram_bytes = waiting > passing ? waiting : passing;
 }
 
 /* The slots that the limits allow: [least, most], and the first to try when automatic. */

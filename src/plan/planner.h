@@ -40,9 +40,10 @@ struct plan_phase {
     uint64_t globals_bytes, resident_bytes, ring_bytes, scratch_bytes;
     uint64_t peak_bytes;   /* the sum of the four above */
     uint64_t stream_bytes; /* copied in one walk over the blocks */
-    uint64_t ram_bytes;   /* slabs: streamed blocks, and one more for a resident block on its way */
-    uint64_t least_bytes; /* the least peak that the limits' other options allow */
-    uint64_t full_bytes;  /* the least peak with which nothing streams */
+    uint64_t
+        ram_bytes; /* slabs, in pages: all streamed blocks, or the largest that passes through */
+    uint64_t least_bytes;     /* the least peak that the limits' other options allow */
+    uint64_t full_bytes;      /* the least peak with which nothing streams */
     uint64_t least_ram_bytes; /* the least RAM among plans within the device budget */
 };
 

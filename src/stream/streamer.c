@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/size.h"
 #include "memory/ring.h"
 
 #include <assert.h>
@@ -12,6 +13,8 @@
 
 struct streamer {
     struct streamer_setup setup;
+    bool (*cancelled)(void *user);
+    void *user;
     struct store *store;
     struct stream *copy;
     struct event *ready[RING_MAX_SPANS],
@@ -87,27 +90,36 @@ static enum shoal_status place_resident(
     return status;
 }
 
-static enum shoal_status place_all(
-    struct streamer *s, bool (*cancelled)(void *user), void *user, struct shoal_error *error)
+/* Residents first, so that the shelf holds the streamed blocks only. */
+static enum shoal_status place_residents(struct streamer *s, struct shoal_error *error)
 {
     const struct pass *pass = s->setup.pass;
 
     if (pass->globals >= 0) TRY(place_resident(s, pass->globals, &s->globals, error));
     for (int32_t i = 0; i < pass->count; i++) {
-        uint64_t start = clock_ns();
-
-        if (cancelled && cancelled(user)) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
-        if (s->setup.resident[i]) {
-            TRY(place_resident(s, pass->first + i, &s->resident[i], error));
-            continue;
-        }
-        TRY(store_load(s->store, pass->first + i, error));
-        s->stats.load_ns += clock_ns() - start;
-        s->streamed[s->streamed_count++] = i;
+        if (!s->setup.resident[i]) continue;
+        if (s->cancelled && s->cancelled(s->user)) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
+        TRY(place_resident(s, pass->first + i, &s->resident[i], error));
     }
+    return SHOAL_OK;
+}
+
+static enum shoal_status load_streamed(struct streamer *s, struct shoal_error *error)
+{
+    uint64_t start = clock_ns(), bytes = 0;
+
+    for (int32_t i = 0; i < s->setup.pass->count; i++) {
+        if (s->setup.resident[i]) continue;
+        s->streamed[s->streamed_count++] = i;
+        bytes += size_align(block_at(s, i)->bytes, HOST_PAGE_BYTES);
+    }
+    TRY(store_reserve(s->store, bytes, error));
+    for (int32_t i = 0; i < s->streamed_count; i++) {
+        if (s->cancelled && s->cancelled(s->user)) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
+        TRY(store_load(s->store, s->setup.pass->first + s->streamed[i], error));
+    }
+    s->stats.load_ns += clock_ns() - start;
     s->visits = (uint64_t)s->streamed_count * (uint64_t)s->setup.walks;
-    TRY(arena_take(s->setup.arena, s->setup.ring_bytes, &s->ring_addr, error));
-    ring_init(&s->ring, s->setup.ring_bytes);
     return SHOAL_OK;
 }
 
@@ -121,6 +133,8 @@ enum shoal_status streamer_create(struct streamer **streamer, const struct strea
 
     if (!s) FAIL_MEMORY(error);
     s->setup = *setup;
+    s->cancelled = cancelled;
+    s->user = user;
     s->resident = mem_calloc(count, sizeof *s->resident);
     s->streamed = mem_calloc(count, sizeof *s->streamed);
     if (!s->resident || !s->streamed) {
@@ -133,7 +147,10 @@ enum shoal_status streamer_create(struct streamer **streamer, const struct strea
         TRY_OR_FAIL(device->ops->event_create(device, &s->ready[i], error));
         TRY_OR_FAIL(device->ops->event_create(device, &s->freed[i], error));
     }
-    TRY_OR_FAIL(place_all(s, cancelled, user, error));
+    TRY_OR_FAIL(place_residents(s, error));
+    TRY_OR_FAIL(load_streamed(s, error));
+    TRY_OR_FAIL(arena_take(setup->arena, setup->ring_bytes, &s->ring_addr, error));
+    ring_init(&s->ring, setup->ring_bytes);
     fetch_ahead(s);
     *streamer = s;
     return SHOAL_OK;

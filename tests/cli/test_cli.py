@@ -204,6 +204,9 @@ BAD_OPTIONS = [
     (["--dit", "a"], ["--text-encoder", "--vae"]),
     (["--tokenizer", "a"], ["--dit", "--text-encoder", "--vae"]),
     (["a", "cat"], ["'a'", "-p"]),
+    (["-m", ""], ["--model is empty"]),
+    (["--dit", "", "--text-encoder", "a", "--vae", "a"], ["--dit is empty"]),
+    (["-m", "mini", "--tokenizer", ""], ["--tokenizer is empty"]),
     (["-o", "-", "--json"], ["--output", "--json"]),
     (["-o", "-", "--count", "2"], ["--output", "--count"]),
 ]
@@ -223,6 +226,7 @@ def bad_options_name_the_option(folder):
 def bad_arguments_of_the_other_commands(folder):
     refused(shoal("generate"), 2, "prompt", "-p")
     refused(shoal("inspect"), 2, "file")
+    refused(shoal("inspect", ""), 2, "empty")
     refused(shoal("inspect", "a", "b"), 2, "'b'")
     refused(shoal("inspect", "--steps", "1", "a"), 2, "--steps")
     refused(shoal("devices", "cpu"), 2, "'cpu'")
@@ -365,6 +369,45 @@ def generate_names_files(folder):
 
 
 @case
+def numbered_names_replace_no_file_of_another_process(folder):
+    runs = [subprocess.Popen([SHOAL, "generate", "-p", "x", "-o", ".", "--count", "8", "--steps",
+                              "1", "--width", "128", "--height", "128", "--threads", "1", "--seed",
+                              str(100 * i), "--json"], cwd=folder, env=environment(),
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for i in range(8)]
+    paths, seeds = [], set()
+    for run in runs:
+        out, err = run.communicate(timeout=TIMEOUT)
+        expect(run.returncode == 0, err)
+        paths += [picture["path"] for picture in json.loads(out)["pictures"]]
+    names = sorted(os.listdir(folder))
+    expect(len(set(paths)) == len(names) == 64, names, "64 pictures, 64 files")
+    expect(sorted(os.path.basename(path) for path in paths) == names, paths)
+    for name in names:
+        with open(os.path.join(folder, name), "rb") as file:
+            seeds.add(png_texts(file.read()))
+    expect(len(seeds) == 64, len(seeds), "a picture is there twice")
+
+
+@case
+def generate_through_a_link_replaces_what_it_points_to(folder):
+    os.mkdir(os.path.join(folder, "sub"))
+    os.mkdir(os.path.join(folder, "links"))
+    target, link = os.path.join(folder, "sub/old.png"), os.path.join(folder, "links/x.png")
+    with open(target, "w", encoding="utf-8") as file:
+        file.write("old")
+    os.symlink("../sub/old.png", os.path.join(folder, "links/y.png"))
+    os.symlink("y.png", link)
+    result = shoal("generate", "-p", "x", "-o", "links/x.png", *SMALL, folder=folder)
+    expect(result.code == 0, result)
+    expect(os.readlink(link) == "y.png", result, "the link is gone")
+    expect(not os.path.islink(target) and png_size(target) == (64, 64), result)
+    expect(os.listdir(os.path.join(folder, "sub")) == ["old.png"], what="files beside the target")
+    expect(sorted(os.listdir(os.path.join(folder, "links"))) == ["x.png", "y.png"],
+           what="files beside the link")
+
+
+@case
 def generate_same_seed_same_picture(folder):
     files = []
     for name, args in (("a", []), ("b", ["--threads", "1"]), ("c", ["--seed", "7"])):
@@ -389,6 +432,24 @@ def generate_through_pipes(folder):
     expect(os.listdir(folder) == [], os.listdir(folder))
     refused(shoal("generate", "-p", "-", stdin=b"a\0b"), 2, "--prompt", "zero byte")
     refused(shoal("generate", "-p", "-", stdin=b"a" * (1 << 21)), 2, "--prompt", "1 MiB")
+
+
+@case
+def control_characters_do_not_reach_the_terminal(folder):
+    odd = "a\nb\x1b[31m\x7f\u009b31m\u00e9"
+    result = shoal("generate", "-p", odd, "-o", odd + ".png", *SMALL, folder=folder)
+    expect(result.code == 0, result)
+    expect(not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", result.out + result.err), result)
+    expect("picture   a?b?[31m??31m\u00e9.png (" in result.out, result)
+    result = shoal("generate", "-p", odd, "-o", odd + ".png", "--json", *SMALL, folder=folder)
+    expect(json.loads(result.out)["pictures"][0]["path"] == odd + ".png", result)
+    expect(json.loads(result.out)["prompt"] == odd, result)
+    expect(not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", result.out), result)
+    result = shoal("generate", "-p", "x", "-o", b"\x9b31m.png", *SMALL, folder=folder)
+    expect(result.code == 0 and "picture   ?31m.png (" in result.out, result)
+    result = shoal("verify", "-p", odd, "--vram", "1GiB", *SMALL, folder=folder)
+    expect(result.code == 0 and "'a?b?[31m??31m\u00e9'" in result.out, result)
+    expect(not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", result.out + result.err), result)
 
 
 @case
@@ -431,14 +492,59 @@ def output_is_checked_before_anything_runs(folder):
     for target, words in (
             (os.path.join(folder, "no", "x.png"), ["no", "make it first"]),
             (os.path.join(path, "x.png"), ["file"]),
-            ("/dev/full", ["/dev/full", "no regular file"]),
-            ("/dev/null", ["/dev/null", "no regular file"]),
+            ("/dev/full", ["/dev/full", "under /dev", "-o -"]),
+            ("/dev/null", ["/dev/null", "under /dev", "-o -"]),
+            ("/dev/stdout", ["/dev/stdout", "under /dev", "-o -"]),
+            ("/proc/self/fd/1", ["/proc/self/fd/1", "under /proc", "-o -"]),
+            ("/dev/", ["/dev/", "under /dev", "-o -"]),
             ("", ["empty"]),
             ("a" * 250 + ".png", ["too long"]),
             ("x.jpg", ["x.png"])):
         result = shoal("generate", "-p", "x", "-o", target, "--steps", "1000", folder=folder)
         refused(result, 2, "--output", *words)
     expect(os.listdir(folder) == ["file"], os.listdir(folder))
+
+
+@case
+def links_that_lead_nowhere_or_to_a_device_are_refused(folder):
+    links = {"nothing.png": "none.png", "far.png": "no/such/x.png", "far2.png": "/none/x.png",
+             "loop.png": "loop2.png", "loop2.png": "loop.png", "null.png": "/dev/null",
+             "stdout.png": "/dev/stdout", "fd.png": "/proc/self/fd/1", "hop.png": "stdout.png",
+             "dev": "/dev"}
+    for name, target in links.items():
+        os.symlink(target, os.path.join(folder, name))
+    before = sorted(os.listdir(folder))
+    for name, word in (("nothing.png", "link to nothing"), ("far.png", "link to nothing"),
+                       ("far2.png", "link to nothing"), ("loop.png", "back to itself"),
+                       ("null.png", "under /dev"), ("stdout.png", "under /dev"),
+                       ("fd.png", "under /proc"), ("hop.png", "under /dev"), ("dev", "under /dev"),
+                       ("dev/x.png", "under /dev")):
+        result = shoal("generate", "-p", "x", "-o", name, "--steps", "1000", folder=folder)
+        refused(result, 2, "--output", name, word)
+        # With a regular file as standard output, the link's real path is that file's.
+        with tempfile.TemporaryFile() as out:
+            result = shoal("generate", "-p", "x", "-o", name, *SMALL, folder=folder, stdout=out)
+            expect(os.fstat(out.fileno()).st_size == 0, result, name)
+        refused(result, 2, "--output", name, word)
+    expect(sorted(os.listdir(folder)) == before, os.listdir(folder))
+    for name, target in links.items():
+        expect(os.readlink(os.path.join(folder, name)) == target, name)
+
+
+@case
+def a_link_into_a_folder_without_write_permission(folder):
+    if os.geteuid() == 0:
+        return "SKIP root may write anywhere"
+    sub = os.path.join(folder, "sub")
+    os.mkdir(sub)
+    with open(os.path.join(sub, "x.png"), "w", encoding="utf-8"):
+        pass
+    os.symlink("sub/x.png", os.path.join(folder, "x.png"))
+    os.chmod(sub, 0o555)
+    result = shoal("generate", "-p", "x", "-o", "x.png", "--steps", "1000", folder=folder)
+    os.chmod(sub, 0o755)
+    refused(result, 2, "--output", "sub", "written to")
+    return None
 
 
 @case
@@ -462,6 +568,9 @@ def a_full_disk_leaves_no_file(folder):
                    before=small_files_only)
     expect(result.code == 1 and "x.png" in result.err, result)
     expect(os.listdir(folder) == [], os.listdir(folder))
+    result = shoal("generate", "-p", "x", *SMALL, folder=folder, before=small_files_only)
+    expect(result.code == 1 and "shoal-0001.png" in result.err, result)
+    expect(os.listdir(folder) == [], os.listdir(folder), "a number is still taken")
 
 
 @case
@@ -563,6 +672,30 @@ def ctrl_c_stops_verify(folder):
 
 
 @case
+def ctrl_c_ends_planning_at_once(folder):
+    for command in ("plan", "generate", "verify"):
+        run = subprocess.Popen([SHOAL, command, "-p", "x", "--width", "16384", "--height", "16384",
+                                "--count", "64", "--cfg", "3", "--json"], cwd=folder,
+                               env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               preexec_fn=default_signals)
+        end = time.monotonic() + TIMEOUT
+        while run.poll() is None and time.monotonic() < end:
+            with open(f"/proc/{run.pid}/status", encoding="ascii") as file:
+                caught = int(re.search(r"SigCgt:\s*(\w+)", file.read()).group(1), 16)
+            if caught & 1 << (signal.SIGINT - 1):
+                break
+            time.sleep(0.001)
+        time.sleep(0.1)
+        start = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=TIMEOUT)
+        expect(run.returncode == 130, err, f"{command}: exit code {run.returncode}")
+        expect(time.monotonic() - start < 2, what=f"{command}: it took too long to stop")
+        expect(out == b"" and err.endswith(b"interrupted\n"), err)
+    expect(os.listdir(folder) == [], os.listdir(folder))
+
+
+@case
 def a_second_ctrl_c_ends_at_once(folder):
     run = start_long_run(folder, "generate", "-o", "x.png")
     wait_for(run.stderr, b"text: ")
@@ -627,8 +760,8 @@ def devices_and_inspect(folder):
 def the_embedded_model_is_found(folder):
     models = os.path.join(SOURCE, "models")
     expect(shoal("inspect", "mini", env=environment(SHOAL_MODELS=models)).code == 0, models)
-    expect(shoal("inspect", "mini", env=environment(SHOAL_MODELS=folder)).code == 0,
-           what="a folder without it is passed over")
+    result = shoal("inspect", "mini", env=environment(SHOAL_MODELS=folder))
+    expect(result.code != 0 and "SHOAL_MODELS" in result.err, result)
     tree = os.path.join(folder, "tree")
     shutil.copytree(os.path.join(models, "shoal-mini"),
                     os.path.join(tree, "share/shoal/models/shoal-mini"))
@@ -749,6 +882,7 @@ def verify_json_and_the_plan_as_asked(folder):
         expect(len({row[name] for row in plans}) == 1, plans, name)
     for row in plans:
         expect(row["peak_vram_bytes"] == row["planned_peak_vram_bytes"], row)
+        expect(row["step_bytes"] == row["planned_step_bytes"], row)
     expect(any(row["resident_blocks"] < row["blocks"] for row in plans), plans, "nothing streamed")
     refused(shoal("verify", "--vram", "1KiB", *SMALL), 3, "--vram")
 

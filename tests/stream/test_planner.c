@@ -161,21 +161,21 @@ static void test_ram(void **state)
     struct plan_solution s;
 
     (void)state;
-    /* Room for a double buffer and one resident: nine blocks wait in RAM, and one on its way. */
+    /* Room for a double buffer and one resident: nine blocks wait in RAM, in a page each. */
     limits.vram_bytes = 530;
     s = solve(limits);
     assert_int_equal(s.phases[1].slots, 2);
-    assert_int_equal(s.ram_bytes, 1000);
-    assert_int_equal(s.least_ram_bytes, 900);
+    assert_int_equal(s.ram_bytes, 9 * 4096);
+    assert_int_equal(s.least_ram_bytes, 8 * 4096);
     planner_release(&s);
     /* Less RAM: a single buffer leaves room for another resident. */
-    limits.ram_bytes = 999;
+    limits.ram_bytes = 9 * 4096 - 1;
     s = solve(limits);
     assert_true(s.fits);
     assert_int_equal(s.phases[1].slots, 1);
-    assert_int_equal(s.ram_bytes, 900);
+    assert_int_equal(s.ram_bytes, 8 * 4096);
     planner_release(&s);
-    limits.ram_bytes = 899;
+    limits.ram_bytes = 8 * 4096 - 1;
     s = solve(limits);
     assert_false(s.fits);
     assert_false(s.fits_ram);

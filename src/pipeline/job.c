@@ -317,11 +317,12 @@ static enum shoal_status start_pictures(struct run *r, struct shoal_error *error
     int64_t pixels = job->latent_height * job->latent_width;
 
     for (int32_t i = 0; i < job->request.count; i++) {
-        float *noise = r->noise + (uint64_t)i * latent_size(job);
+        float *noise = NULL; /* when counting: nothing is copied */
 
-        if (r->output->latents) {
+        if (r->noise) {
             struct rng rng;
 
+            noise = r->noise + (uint64_t)i * latent_size(job);
             rng_init(&rng, job->request.seed + (uint64_t)i);
             rng_normal(&rng, noise, latent_size(job));
         }
@@ -436,9 +437,9 @@ enum shoal_status job_run(const struct job *job, struct stage *stage, struct job
 
     run.lanes = mem_calloc(count * 2, sizeof *run.lanes);
     run.latents = mem_calloc(count, sizeof *run.latents);
-    run.noise = mem_calloc(count * latent_size(job), sizeof *run.noise);
+    if (output->latents) run.noise = mem_calloc(count * latent_size(job), sizeof *run.noise);
     run.pointers = mem_calloc(count * 2, sizeof *run.pointers);
-    if (!run.lanes || !run.latents || !run.noise || !run.pointers)
+    if (!run.lanes || !run.latents || (output->latents && !run.noise) || !run.pointers)
         status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
     for (int phase = 0; phase < SHOAL_PHASES && !status; phase++) {
         status = stage->begin(stage, job, (enum shoal_phase)phase, error);

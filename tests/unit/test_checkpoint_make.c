@@ -209,6 +209,64 @@ static void test_all_in_one(void **state)
     checkpoint_close(&text);
 }
 
+/* The latents of one short run; mem_free'd by the caller. Streamed, in the least memory. */
+static float *paint(const struct shoal_model_paths *paths, size_t *count)
+{
+    struct shoal_error error = {0};
+    struct shoal_model *model = NULL;
+    struct shoal_plan *plan = NULL;
+    struct shoal_result *result = NULL;
+    struct shoal_request request;
+    struct shoal_image image;
+    float *latents;
+
+    assert_ok(shoal_model_open(paths, &model, &error));
+    shoal_request_init(&request, model);
+    request.prompt = "a red apple";
+    request.width = request.height = 64;
+    request.steps = 1;
+    request.cfg = 2;
+    request.shift = 3;
+    request.resident_blocks = 0;
+    assert_ok(shoal_plan_create(model, &request, &plan, &error));
+    assert_ok(shoal_run(plan, NULL, &result, &error));
+    shoal_result_image(result, 0, &image);
+    *count = image.latent_count;
+    latents = mem_alloc(*count * sizeof *latents);
+    assert_non_null(latents);
+    memcpy(latents, image.latents, *count * sizeof *latents);
+    shoal_result_destroy(&result);
+    shoal_plan_destroy(&plan);
+    shoal_model_close(&model);
+    return latents;
+}
+
+/* The same weights paint the same bits, in whichever layout and under whichever names they lie. */
+static void test_layouts_paint_the_same(void **state)
+{
+    struct make_options o = options(MAKE_COMFYUI, at("one.safetensors"));
+    const char *tokenizer = "models/shoal-mini/tokenizer";
+    struct shoal_error error = {0};
+    float *latents[3];
+    size_t count[3];
+
+    (void)state;
+    assert_ok(make_checkpoint(&o, NULL, &error));
+    latents[0] = paint(
+        &(struct shoal_model_paths){.model = at("diffusers"), .tokenizer = tokenizer}, &count[0]);
+    latents[1] = paint(
+        &(struct shoal_model_paths){.model = at("comfyui"), .tokenizer = tokenizer}, &count[1]);
+    latents[2] =
+        paint(&(struct shoal_model_paths){.model = at("one.safetensors"), .tokenizer = tokenizer},
+            &count[2]);
+    for (int i = 1; i < 3; i++) {
+        assert_int_equal(count[i], count[0]);
+        assert_memory_equal(latents[i], latents[0], count[0] * sizeof(float));
+    }
+    for (int i = 0; i < 3; i++)
+        mem_free(latents[i]);
+}
+
 /* f32 holds the very values of bf16; another seed holds others. */
 static void test_dtype_and_seed(void **state)
 {
@@ -362,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_vaes_agree),
         cmocka_unit_test(test_names_are_the_references),
         cmocka_unit_test(test_all_in_one),
+        cmocka_unit_test(test_layouts_paint_the_same),
         cmocka_unit_test(test_dtype_and_seed),
         cmocka_unit_test(test_weights_look_normal),
         cmocka_unit_test(test_tokenizer_is_copied),

@@ -87,7 +87,8 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     for (int i = 0; i < plan->job.prompt_count; i++)
         if (plan->job.dropped[i])
             json_array_append_new(
-                notes, json_sprintf("the %s is longer than %d tokens; the last %d are not read",
+                notes, json_sprintf("with its chat template the %s is longer than %d tokens; the "
+                                    "last %d are not read",
                            i ? "negative prompt" : "prompt", plan->job.max_prompt_tokens,
                            (int)plan->job.dropped[i]));
     if (plan->job.prompt_count == 1 && r->negative_prompt[0])

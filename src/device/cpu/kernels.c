@@ -46,6 +46,13 @@ typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
 
+/* Elements of a, then b, by index. GCC before 12 has only its own name for it. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
+#endif
+
 /* ---- vectors ---- */
 
 INLINE vf fused(vf a, vf b, vf c)
@@ -302,12 +309,12 @@ static void widen(float *to, const void *from, enum dtype dtype, int64_t n)
 
 INLINE vu interleave_low(vu a, vu b)
 {
-    return __builtin_shufflevector(a, b, LOW_INDICES);
+    return SHUFFLE(a, b, LOW_INDICES);
 }
 
 INLINE vu interleave_high(vu a, vu b)
 {
-    return __builtin_shufflevector(a, b, HIGH_INDICES);
+    return SHUFFLE(a, b, HIGH_INDICES);
 }
 
 /* Each pass rotates the bits of an element's place (row, lane) by one; after all, they have
@@ -693,7 +700,7 @@ static void rope_interleaved(float *a, const float *cosines, const float *sines,
             pair_sine = (vf)(half ? interleave_high((vu)-sine, (vu)sine)
                                   : interleave_low((vu)-sine, (vu)sine));
             x = load_some(a + at, 2 * n - at);
-            swapped = __builtin_shufflevector(x, x, SWAP_INDICES);
+            swapped = SHUFFLE(x, x, SWAP_INDICES);
             store_some(a + at, fused(x, pair_cosine, swapped * pair_sine), 2 * n - at);
         }
     }

@@ -94,7 +94,7 @@ static enum shoal_status read_config(
     return SHOAL_OK;
 }
 
-enum shoal_status source_init(struct source *s, const struct checkpoint *checkpoint,
+static enum shoal_status source_init(struct source *s, const struct checkpoint *checkpoint,
     const char *key, const char *config_path, const char *type_key, const char *type,
     struct shoal_error *error)
 {
@@ -115,7 +115,7 @@ enum shoal_status source_init(struct source *s, const struct checkpoint *checkpo
     return SHOAL_OK;
 }
 
-void source_fini(struct source *s)
+static void source_fini(struct source *s)
 {
     mem_free(s->prefix);
     json_decref(s->config);
@@ -279,4 +279,30 @@ int32_t source_integers(
         return 0;
     }
     return (int32_t)count;
+}
+
+enum shoal_status source_open(const struct source_family *family,
+    const struct checkpoint *checkpoint, const char *config_path, struct model **model,
+    struct shoal_error *error)
+{
+    void *config = mem_calloc(1, family->config_bytes);
+    struct model_builder b;
+    struct source source = {0};
+    enum shoal_status status;
+
+    *model = NULL;
+    if (!config) FAIL_MEMORY(error);
+    TRY_OR_FAIL(source_init(
+        &source, checkpoint, family->key, config_path, family->type_key, family->type, error));
+    family->read_config(&source, config);
+    TRY_OR_FAIL(source.status);
+    builder_begin(&b, family->name, config, checkpoint, source.prefix, error);
+    family->build(&b, config);
+    config = NULL; /* the model's now */
+    status = builder_finish(&b, model);
+
+fail:
+    source_fini(&source);
+    mem_free(config);
+    return status;
 }

@@ -5,7 +5,7 @@
 #ifndef MODELS_SOURCE_H
 #define MODELS_SOURCE_H
 
-#include "checkpoint/checkpoint.h"
+#include "models/model.h"
 
 #include <jansson.h>
 
@@ -22,15 +22,20 @@ struct source {
  * shortest prefix. NULL: none. */
 const struct checkpoint_tensor *source_probe(const struct checkpoint *checkpoint, const char *key);
 
-/*
- * `key` is a tensor that the model has: what stands before it is the prefix. The config's
- * `type_key` ("_class_name") must say `type`, if it says anything. Fails if the weights are
- * quantised. source_fini whatever it returned.
- */
-enum shoal_status source_init(struct source *source, const struct checkpoint *checkpoint,
-    const char *key, const char *config_path, const char *type_key, const char *type,
+/* How a family's models are opened. */
+struct source_family {
+    const char *name; /* of the family */
+    const char *key;  /* a tensor that the model has: what stands before it is the prefix */
+    const char *type_key, *type; /* what the config's "_class_name", say, must be if it is there */
+    size_t config_bytes;         /* of the family's own struct, zeroed before read_config */
+    void (*read_config)(struct source *source, void *config);
+    void (*build)(struct model_builder *builder, const void *config);
+};
+
+/* Reads the configuration, then builds the model. Fails if the weights are quantised. */
+enum shoal_status source_open(const struct source_family *family,
+    const struct checkpoint *checkpoint, const char *config_path, struct model **model,
     struct shoal_error *error) SHOAL_CHECKED;
-void source_fini(struct source *source);
 
 /* A tensor under the prefix that shows that weights are quantised, or NULL. */
 const struct checkpoint_tensor *source_quantised(

@@ -396,8 +396,9 @@ static void read_axes(struct source *s, struct zimage_config *c)
             checkpoint_path(s->checkpoint));
 }
 
-static void read_config(struct source *s, struct zimage_config *c)
+static void read_config(struct source *s, void *config)
 {
+    struct zimage_config *c = config;
     c->dim = source_dim(s, "cap_embedder.1.weight", 0);
     c->cap_dim = source_dim(s, "cap_embedder.1.weight", 1);
     c->channels = source_dim(s, X_EMBEDDER, 1) / (ZIMAGE_PATCH * ZIMAGE_PATCH);
@@ -461,8 +462,9 @@ static void build_layers(struct model_builder *b, const struct zimage_config *c,
     }
 }
 
-static void build(struct model_builder *b, const struct zimage_config *c)
+static void build(struct model_builder *b, const void *config)
 {
+    const struct zimage_config *c = config;
     int64_t patch = ZIMAGE_PATCH * ZIMAGE_PATCH * c->channels;
     int32_t context, step;
 
@@ -509,24 +511,15 @@ static void build(struct model_builder *b, const struct zimage_config *c)
 enum shoal_status zimage_open(const struct checkpoint *checkpoint, const char *config_path,
     struct model **model, struct shoal_error *error)
 {
-    struct zimage_config *config = mem_calloc(1, sizeof *config);
-    struct model_builder b;
-    struct source source = {0};
-    enum shoal_status status;
+    const struct source_family family = {
+        .name = "z-image",
+        .key = "cap_embedder.1.weight",
+        .type_key = "_class_name",
+        .type = "ZImageTransformer2DModel",
+        .config_bytes = sizeof(struct zimage_config),
+        .read_config = read_config,
+        .build = build,
+    };
 
-    *model = NULL;
-    if (!config) FAIL_MEMORY(error);
-    TRY_OR_FAIL(source_init(&source, checkpoint, "cap_embedder.1.weight", config_path,
-        "_class_name", "ZImageTransformer2DModel", error));
-    read_config(&source, config);
-    TRY_OR_FAIL(source.status);
-    builder_begin(&b, "z-image", config, checkpoint, source.prefix, error);
-    build(&b, config);
-    config = NULL; /* the model's now */
-    status = builder_finish(&b, model);
-
-fail:
-    source_fini(&source);
-    mem_free(config);
-    return status;
+    return source_open(&family, checkpoint, config_path, model, error);
 }

@@ -264,8 +264,9 @@ static void check_embedding(struct source *s, const struct qwen3_config *c)
             "%s: its attention has biases, which Qwen3's has not", checkpoint_path(s->checkpoint));
 }
 
-static void read_config(struct source *s, struct qwen3_config *c)
+static void read_config(struct source *s, void *config)
 {
+    struct qwen3_config *c = config;
     c->vocabulary = source_dim(s, "embed_tokens.weight", 0);
     c->hidden = source_dim(s, "layers.0.input_layernorm.weight", 0);
     c->head_dim = (int32_t)source_dim(s, "layers.0.self_attn.q_norm.weight", 0);
@@ -294,8 +295,9 @@ static void read_config(struct source *s, struct qwen3_config *c)
     check_embedding(s, c);
 }
 
-static void build(struct model_builder *b, const struct qwen3_config *c)
+static void build(struct model_builder *b, const void *config)
 {
+    const struct qwen3_config *c = config;
     int64_t q_dim = (int64_t)c->heads * c->head_dim, kv_dim = (int64_t)c->kv_heads * c->head_dim;
 
     for (int32_t i = 0; i < c->layers; i++) {
@@ -325,24 +327,15 @@ static void build(struct model_builder *b, const struct qwen3_config *c)
 enum shoal_status qwen3_open(const struct checkpoint *checkpoint, const char *config_path,
     struct model **model, struct shoal_error *error)
 {
-    struct qwen3_config *config = mem_calloc(1, sizeof *config);
-    struct model_builder b;
-    struct source source = {0};
-    enum shoal_status status;
+    const struct source_family family = {
+        .name = "qwen3",
+        .key = "layers.0.self_attn.q_norm.weight",
+        .type_key = "model_type",
+        .type = "qwen3",
+        .config_bytes = sizeof(struct qwen3_config),
+        .read_config = read_config,
+        .build = build,
+    };
 
-    *model = NULL;
-    if (!config) FAIL_MEMORY(error);
-    TRY_OR_FAIL(source_init(&source, checkpoint, "layers.0.self_attn.q_norm.weight", config_path,
-        "model_type", "qwen3", error));
-    read_config(&source, config);
-    TRY_OR_FAIL(source.status);
-    builder_begin(&b, "qwen3", config, checkpoint, source.prefix, error);
-    build(&b, config);
-    config = NULL; /* the model's now */
-    status = builder_finish(&b, model);
-
-fail:
-    source_fini(&source);
-    mem_free(config);
-    return status;
+    return source_open(&family, checkpoint, config_path, model, error);
 }

@@ -384,10 +384,13 @@ static void check_config(struct source *s, const struct klvae_config *c)
                 checkpoint_path(s->checkpoint), (int)c->levels, (long long)c->channels[i]);
 }
 
-static void read_config(struct source *s, struct naming *n, struct klvae_config *c)
+static void read_config(struct source *s, void *config)
 {
+    struct klvae_config *c = config;
+    struct naming naming = {.ldm = source_tensor(s, PROBE_LDM) != NULL}, *n = &naming;
     char group[64];
 
+    c->ldm_names = naming.ldm;
     c->latent_channels = source_dim(s, "decoder.conv_in.weight", 1);
     c->levels = source_count(s, n->ldm ? "decoder.up." : "decoder.up_blocks.");
     if (!s->status &&
@@ -479,8 +482,10 @@ static void build_attention(struct model_builder *b, const struct naming *n, int
     builder_weight(b, "to_out.0.bias|proj_out.bias", 1, channels);
 }
 
-static void build(struct model_builder *b, struct naming *n, const struct klvae_config *c)
+static void build(struct model_builder *b, const void *config)
 {
+    const struct klvae_config *c = config;
+    struct naming naming = {.ldm = c->ldm_names}, *n = &naming;
     int64_t channels = c->channels[0], latent = c->latent_channels;
 
     builder_block(b, conv_in, 0, "conv in", "decoder.");
@@ -512,25 +517,15 @@ static void build(struct model_builder *b, struct naming *n, const struct klvae_
 enum shoal_status klvae_open(const struct checkpoint *checkpoint, const char *config_path,
     struct model **model, struct shoal_error *error)
 {
-    struct klvae_config *config = mem_calloc(1, sizeof *config);
-    struct model_builder b;
-    struct source source = {0};
-    struct naming naming = {.ldm = source_probe(checkpoint, PROBE_LDM) != NULL};
-    enum shoal_status status;
+    const struct source_family family = {
+        .name = "kl-vae",
+        .key = source_probe(checkpoint, PROBE_LDM) ? PROBE_LDM : PROBE_DIFFUSERS,
+        .type_key = "_class_name",
+        .type = "AutoencoderKL",
+        .config_bytes = sizeof(struct klvae_config),
+        .read_config = read_config,
+        .build = build,
+    };
 
-    *model = NULL;
-    if (!config) FAIL_MEMORY(error);
-    TRY_OR_FAIL(source_init(&source, checkpoint, naming.ldm ? PROBE_LDM : PROBE_DIFFUSERS,
-        config_path, "_class_name", "AutoencoderKL", error));
-    read_config(&source, &naming, config);
-    TRY_OR_FAIL(source.status);
-    builder_begin(&b, "kl-vae", config, checkpoint, source.prefix, error);
-    build(&b, &naming, config);
-    config = NULL; /* the model's now */
-    status = builder_finish(&b, model);
-
-fail:
-    source_fini(&source);
-    mem_free(config);
-    return status;
+    return source_open(&family, checkpoint, config_path, model, error);
 }

@@ -16,6 +16,7 @@ struct klvae_config {
     int32_t resnets;                    /* in each up block */
     int32_t groups;
     bool attention, post_quant;
+    bool ldm_names; /* the tensors have the original's names, not diffusers' */
     float scaling, shift;
     int32_t factor; /* of image size to latent size, 2^(levels - 1) */
 };

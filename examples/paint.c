@@ -1,6 +1,8 @@
 /*
  * The shortest whole use of libshoal: paints one picture in the least memory that works.
  *
+ * After make install:
+ *
  *     cc paint.c -lshoal -o paint && ./paint models/shoal-mini 'a red apple' apple.png
  */
 #include <shoal/shoal.h>

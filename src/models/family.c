@@ -166,11 +166,6 @@ const struct family *family_detect(const struct checkpoint *checkpoint, enum fam
     return NULL;
 }
 
-const struct checkpoint_tensor *family_quantised(const struct checkpoint *checkpoint)
-{
-    return source_quantised(checkpoint, "");
-}
-
 /* ---- opening ---- */
 
 /* The title of the family of that kind that this build runs. */

@@ -24,9 +24,6 @@ struct family {
 /* The family of that kind that the checkpoint holds, or NULL. A file may hold one of each kind. */
 const struct family *family_detect(const struct checkpoint *checkpoint, enum family_kind kind);
 
-/* A tensor that shows that the checkpoint's weights are quantised, or NULL. */
-const struct checkpoint_tensor *family_quantised(const struct checkpoint *checkpoint);
-
 /*
  * Opens the model of that kind. `config_path` may be NULL. Errors say what the checkpoint is when
  * it is something else. The checkpoint must outlive the model.

@@ -41,7 +41,8 @@ static bool ends_with(const char *text, const char *end)
     return a >= b && strcmp(text + (a - b), end) == 0;
 }
 
-const struct checkpoint_tensor *source_quantised(
+/* A tensor under the prefix that shows that weights are quantised, or NULL. */
+static const struct checkpoint_tensor *find_quantised(
     const struct checkpoint *checkpoint, const char *prefix)
 {
     static const char *const endings[] = {".comfy_quant", "scaled_fp8", ".scale_weight",
@@ -62,7 +63,7 @@ const struct checkpoint_tensor *source_quantised(
 
 static enum shoal_status refuse_quantised(const struct source *s, struct shoal_error *error)
 {
-    const struct checkpoint_tensor *tensor = source_quantised(s->checkpoint, s->prefix);
+    const struct checkpoint_tensor *tensor = find_quantised(s->checkpoint, s->prefix);
 
     if (!tensor) return SHOAL_OK;
     FAIL(error, SHOAL_E_UNSUPPORTED,

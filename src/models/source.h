@@ -37,10 +37,6 @@ enum shoal_status source_open(const struct source_family *family,
     const struct checkpoint *checkpoint, const char *config_path, struct model **model,
     struct shoal_error *error) SHOAL_CHECKED;
 
-/* A tensor under the prefix that shows that weights are quantised, or NULL. */
-const struct checkpoint_tensor *source_quantised(
-    const struct checkpoint *checkpoint, const char *prefix);
-
 /* ---- from the tensors ---- */
 
 /* prefix + name, or NULL. */

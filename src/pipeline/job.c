@@ -445,7 +445,10 @@ enum shoal_status job_run(const struct job *job, struct stage *stage, struct job
         status = stage->begin(stage, job, (enum shoal_phase)phase, error);
         if (status) break;
         status = phases[phase](&run, error);
-        stage->end(stage, (enum shoal_phase)phase);
+        /* The first failure is the one to tell. */
+        enum shoal_status end = stage->end(stage, (enum shoal_phase)phase, status ? NULL : error);
+
+        if (!status) status = end;
     }
     if (status) {
         /* What was given may still read host memory; what it says now is of no interest. */

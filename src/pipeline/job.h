@@ -58,7 +58,8 @@ struct stage {
     int32_t steps; /* sampling steps to run: all of the job's, or 1 when counting */
     enum shoal_status (*begin)(
         struct stage *, const struct job *, enum shoal_phase, struct shoal_error *) SHOAL_CHECKED;
-    void (*end)(struct stage *, enum shoal_phase);
+    /* After a phase that succeeded or failed; reports what went wrong with its weights. */
+    enum shoal_status (*end)(struct stage *, enum shoal_phase, struct shoal_error *) SHOAL_CHECKED;
     device_addr (*globals)(struct stage *);
     device_addr (*acquire)(struct stage *, int32_t block);
     void (*release)(struct stage *, int32_t block);

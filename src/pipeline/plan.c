@@ -23,16 +23,19 @@ static enum shoal_status count_begin(
     return SHOAL_OK;
 }
 
-static void count_end(struct stage *stage, enum shoal_phase phase)
+static enum shoal_status count_end(
+    struct stage *stage, enum shoal_phase phase, struct shoal_error *error)
 {
     struct count_stage *c = (struct count_stage *)stage;
     struct count_totals now = count_read(stage->exec.device);
 
+    (void)error;
     c->counts[phase] = (struct phase_count){
         .scratch_bytes = region_high_water(stage->exec.scratch),
         .operations = now.operations - c->before.operations,
         .traffic = now.traffic - c->before.traffic,
     };
+    return SHOAL_OK;
 }
 
 /* Weights have no place when counting, but every matrix has an address. */
@@ -85,11 +88,11 @@ fail:
 
 /* ---- the solution ---- */
 
-uint64_t plan_blocks_bytes(const struct model *model, int32_t first, int32_t count)
+static uint64_t weight_bytes(const struct model *model)
 {
     uint64_t bytes = 0;
 
-    for (int32_t i = first; i < first + count; i++)
+    for (int32_t i = 0; i < model->block_count; i++)
         bytes += model->blocks[i].bytes;
     return bytes;
 }
@@ -226,7 +229,7 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .full_vram_bytes = plan->full_bytes,
         .ram_bytes = plan->solution.ram_bytes,
         .least_ram_bytes = plan->least_ram_bytes,
-        .dit_weight_bytes = plan_blocks_bytes(p.model, 0, p.model->block_count),
+        .dit_weight_bytes = weight_bytes(p.model),
         .step_copy_bytes = step_bytes(&plan->job, &plan->solution, plan->lanes),
         .step_operations = plan->counts[SHOAL_PHASE_STEPS].operations,
         .blocks = steps->block_count,

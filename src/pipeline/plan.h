@@ -26,7 +26,4 @@ struct shoal_plan {
 /* Fills the plan's texts. */
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error) SHOAL_CHECKED;
 
-/* Bytes of the model's blocks [first, first + count), and of one. */
-uint64_t plan_blocks_bytes(const struct model *model, int32_t first, int32_t count);
-
 #endif

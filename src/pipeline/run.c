@@ -62,12 +62,14 @@ static enum shoal_status real_begin(
         .resident = planned->resident,
         .ring_bytes = planned->ring_bytes,
         .walks = job_walks(job, phase, stage->lanes),
+        .cancelled = cancelled,
+        .user = r,
     };
 
     r->begun_ns = clock_ns();
     r->progress = (struct shoal_progress){
         .phase = phase, .steps = units(job, phase), .blocks = p.pass->count};
-    TRY(streamer_create(&r->streamer, &setup, cancelled, r, error));
+    TRY(streamer_create(&r->streamer, &setup, error));
     r->report.load_seconds += (double)streamer_stats(r->streamer).load_ns * 1e-9;
     r->unit_ns = clock_ns();
     /* The ring's first fill is on its way already: it belongs to the first step. */
@@ -76,14 +78,18 @@ static enum shoal_status real_begin(
     return SHOAL_OK;
 }
 
-static void real_end(struct stage *stage, enum shoal_phase phase)
+static enum shoal_status real_end(
+    struct stage *stage, enum shoal_phase phase, struct shoal_error *error)
 {
     struct real_stage *r = (struct real_stage *)stage;
+    /* A copy that failed on its own stream is known here at the latest. */
+    enum shoal_status status = streamer_check(r->streamer, error);
 
     r->report.copied_bytes += streamer_stats(r->streamer).copied_bytes;
     streamer_destroy(&r->streamer);
     arena_clear_bottom(&r->arena);
     r->report.phase_seconds[phase] = (double)(clock_ns() - r->begun_ns) * 1e-9;
+    return status;
 }
 
 static device_addr real_globals(struct stage *stage)

@@ -13,8 +13,6 @@
 
 struct streamer {
     struct streamer_setup setup;
-    bool (*cancelled)(void *user);
-    void *user;
     struct store *store;
     struct stream *copy;
     struct event *ready[RING_MAX_SPANS],
@@ -90,6 +88,13 @@ static enum shoal_status place_resident(
     return status;
 }
 
+static enum shoal_status check_cancelled(struct streamer *s, struct shoal_error *error)
+{
+    if (s->setup.cancelled && s->setup.cancelled(s->setup.user))
+        FAIL(error, SHOAL_E_CANCELLED, "cancelled");
+    return SHOAL_OK;
+}
+
 /* Residents first, so that the shelf holds the streamed blocks only. */
 static enum shoal_status place_residents(struct streamer *s, struct shoal_error *error)
 {
@@ -98,7 +103,7 @@ static enum shoal_status place_residents(struct streamer *s, struct shoal_error 
     if (pass->globals >= 0) TRY(place_resident(s, pass->globals, &s->globals, error));
     for (int32_t i = 0; i < pass->count; i++) {
         if (!s->setup.resident[i]) continue;
-        if (s->cancelled && s->cancelled(s->user)) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
+        TRY(check_cancelled(s, error));
         TRY(place_resident(s, pass->first + i, &s->resident[i], error));
     }
     return SHOAL_OK;
@@ -115,7 +120,7 @@ static enum shoal_status load_streamed(struct streamer *s, struct shoal_error *e
     }
     TRY(store_reserve(s->store, bytes, error));
     for (int32_t i = 0; i < s->streamed_count; i++) {
-        if (s->cancelled && s->cancelled(s->user)) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
+        TRY(check_cancelled(s, error));
         TRY(store_load(s->store, s->setup.pass->first + s->streamed[i], error));
     }
     s->stats.load_ns += clock_ns() - start;
@@ -123,8 +128,8 @@ static enum shoal_status load_streamed(struct streamer *s, struct shoal_error *e
     return SHOAL_OK;
 }
 
-enum shoal_status streamer_create(struct streamer **streamer, const struct streamer_setup *setup,
-    bool (*cancelled)(void *user), void *user, struct shoal_error *error)
+enum shoal_status streamer_create(
+    struct streamer **streamer, const struct streamer_setup *setup, struct shoal_error *error)
 {
     struct device *device = setup->arena->device;
     size_t count = (size_t)setup->pass->count;
@@ -133,8 +138,6 @@ enum shoal_status streamer_create(struct streamer **streamer, const struct strea
 
     if (!s) FAIL_MEMORY(error);
     s->setup = *setup;
-    s->cancelled = cancelled;
-    s->user = user;
     s->resident = mem_calloc(count, sizeof *s->resident);
     s->streamed = mem_calloc(count, sizeof *s->streamed);
     if (!s->resident || !s->streamed) {

@@ -18,20 +18,22 @@ struct streamer_setup {
     struct stream *compute;
     const struct model *model;
     const struct pass *pass;
-    const bool *resident; /* [pass->count] */
-    uint64_t ring_bytes;  /* >= the largest streamed block; 0 if none streams */
-    int64_t walks;        /* over the pass's blocks, in all */
+    const bool *resident;          /* [pass->count] */
+    uint64_t ring_bytes;           /* >= the largest streamed block; 0 if none streams */
+    int64_t walks;                 /* over the pass's blocks, in all */
+    bool (*cancelled)(void *user); /* asked between blocks while loading; may be NULL */
+    void *user;
 };
 
 struct streamer;
 
 /*
  * Reads the weights from the checkpoint (streamed ones into the RAM tier, others through it), takes
- * globals, residents and ring from the arena's bottom and starts copying. `cancelled` (may be NULL)
- * is asked between blocks. The setup's arena, streams and model must outlive the streamer.
+ * globals, residents and ring from the arena's bottom and starts copying.
+ * The setup's arena, streams and model must outlive the streamer.
  */
 enum shoal_status streamer_create(struct streamer **streamer, const struct streamer_setup *setup,
-    bool (*cancelled)(void *user), void *user, struct shoal_error *error) SHOAL_CHECKED;
+    struct shoal_error *error) SHOAL_CHECKED;
 
 /* Waits for copies under way, frees the RAM tier. The arena's bottom is the caller's to clear. */
 void streamer_destroy(struct streamer **streamer);

@@ -111,9 +111,9 @@ static void walk(struct fixture *f, const bool *resident, uint64_t ring_bytes)
     assert_ok(arena_open(&arena, device, bytes, &error));
     assert_ok(device->ops->stream_create(device, false, &compute, &error));
     assert_ok(streamer_create(&streamer,
-        &(struct streamer_setup){
-            &arena, compute, &f->model, &f->model.passes[0], resident, ring_bytes, WALKS},
-        NULL, NULL, &error));
+        &(struct streamer_setup){&arena, compute, &f->model, &f->model.passes[0], resident,
+            ring_bytes, WALKS, NULL, NULL},
+        &error));
     expect_block(f, device, compute, streamer_globals(streamer), BLOCKS);
     for (int n = 0; n < WALKS; n++)
         for (int i = 0; i < BLOCKS; i++) {
@@ -169,9 +169,9 @@ static void test_cancel_midway(void **state)
         assert_ok(arena_open(&arena, device, f.largest * 3 + f.blocks[BLOCKS].bytes, &error));
         assert_ok(device->ops->stream_create(device, false, &compute, &error));
         assert_ok(streamer_create(&streamer,
-            &(struct streamer_setup){
-                &arena, compute, &f.model, &f.model.passes[0], resident, f.largest * 3, WALKS},
-            NULL, NULL, &error));
+            &(struct streamer_setup){&arena, compute, &f.model, &f.model.passes[0], resident,
+                f.largest * 3, WALKS, NULL, NULL},
+            &error));
         for (int i = 0; i < stop; i++) {
             streamer_acquire(streamer, i);
             streamer_release(streamer, i);
@@ -206,16 +206,18 @@ static void test_failures_leave_nothing(void **state)
     assert_ok(arena_open(&arena, device, f.largest * 2 + f.blocks[BLOCKS].bytes, &error));
     assert_ok(device->ops->stream_create(device, false, &compute, &error));
     struct streamer_setup setup = {
-        &arena, compute, &f.model, &f.model.passes[0], resident, f.largest * 2, WALKS};
+        &arena, compute, &f.model, &f.model.passes[0], resident, f.largest * 2, WALKS, NULL, NULL};
 
-    assert_int_equal(streamer_create(&streamer, &setup, yes, NULL, &error), SHOAL_E_CANCELLED);
+    setup.cancelled = yes;
+    assert_int_equal(streamer_create(&streamer, &setup, &error), SHOAL_E_CANCELLED);
+    setup.cancelled = NULL;
     arena_clear_bottom(&arena);
     setup.ring_bytes = f.largest * 3; /* more than the arena has */
-    assert_int_equal(streamer_create(&streamer, &setup, NULL, NULL, &error), SHOAL_E_BUDGET);
+    assert_int_equal(streamer_create(&streamer, &setup, &error), SHOAL_E_BUDGET);
     arena_clear_bottom(&arena);
     f.tensors[4].offset = f.file.bytes - 4; /* as if the file had been cut */
     setup.ring_bytes = f.largest * 2;
-    assert_int_equal(streamer_create(&streamer, &setup, NULL, NULL, &error), SHOAL_E_IO);
+    assert_int_equal(streamer_create(&streamer, &setup, &error), SHOAL_E_IO);
     assert_null(streamer);
     device->ops->stream_destroy(&compute);
     arena_close(&arena);

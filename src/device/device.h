@@ -163,10 +163,16 @@ struct device_ops {
     void (*event_destroy)(struct event **); /* not while a stream still has to record or await it */
     void (*event_record)(struct stream *, struct event *);
     void (*event_wait)(struct stream *, struct event *); /* the stream waits; the host need not */
+    void (*event_synchronize)(struct event *);           /* the host waits */
+    bool (*event_happened)(struct event *);              /* without waiting */
+    /* When it happened, on the clock of base/clock.h; 0 if it never was recorded or has no time. */
+    uint64_t (*event_time_ns)(struct event *);
 
     /* The host side must stay valid and unchanged until the stream has passed the copy. */
     void (*copy_in)(struct stream *, device_addr to, const void *from, uint64_t bytes);
     void (*copy_out)(struct stream *, void *to, device_addr from, uint64_t bytes);
+    /* Within the arena; the two do not overlap. */
+    void (*copy_within)(struct stream *, device_addr to, device_addr from, uint64_t bytes);
 
     const struct compute_ops *compute;
 };

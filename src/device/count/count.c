@@ -303,6 +303,23 @@ static void event_nothing(struct stream *stream, struct event *event)
     (void)event;
 }
 
+static void event_synchronize(struct event *event)
+{
+    (void)event;
+}
+
+static bool event_happened(struct event *event)
+{
+    (void)event;
+    return true;
+}
+
+static uint64_t event_time_ns(struct event *event)
+{
+    (void)event;
+    return 0;
+}
+
 static void copy_in(struct stream *stream, device_addr to, const void *from, uint64_t bytes)
 {
     (void)to;
@@ -317,6 +334,15 @@ static void copy_out(struct stream *stream, void *to, device_addr from, uint64_t
     ((struct count_device *)stream->device)->totals.copied_out += bytes;
 }
 
+static void copy_within(struct stream *stream, device_addr to, device_addr from, uint64_t bytes)
+{
+    struct count_totals *totals = &((struct count_device *)stream->device)->totals;
+
+    (void)to;
+    (void)from;
+    totals->traffic = whole((double)totals->traffic + 2 * (double)bytes);
+}
+
 static const struct device_ops count_ops = {
     .name = "count",
     .destroy = count_destroy,
@@ -329,8 +355,12 @@ static const struct device_ops count_ops = {
     .event_destroy = event_destroy,
     .event_record = event_nothing,
     .event_wait = event_nothing,
+    .event_synchronize = event_synchronize,
+    .event_happened = event_happened,
+    .event_time_ns = event_time_ns,
     .copy_in = copy_in,
     .copy_out = copy_out,
+    .copy_within = copy_within,
     .compute = &count_compute,
 };
 

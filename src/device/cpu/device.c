@@ -102,7 +102,9 @@ static void cpu_destroy(struct device *device)
         .stream_create = cpu_stream_create, .stream_destroy = cpu_stream_destroy,                  \
         .stream_synchronize = cpu_stream_synchronize, .event_create = cpu_event_create,            \
         .event_destroy = cpu_event_destroy, .event_record = cpu_event_record,                      \
-        .event_wait = cpu_event_wait, .copy_in = cpu_copy_in, .copy_out = cpu_copy_out,            \
+        .event_wait = cpu_event_wait, .event_synchronize = cpu_event_synchronize,                  \
+        .event_happened = cpu_event_happened, .event_time_ns = cpu_event_time_ns,                  \
+        .copy_in = cpu_copy_in, .copy_out = cpu_copy_out, .copy_within = cpu_copy_within,          \
         .compute = &(table),                                                                       \
     }
 

@@ -60,8 +60,12 @@ enum shoal_status cpu_event_create(
 void cpu_event_destroy(struct event **event);
 void cpu_event_record(struct stream *stream, struct event *event);
 void cpu_event_wait(struct stream *stream, struct event *event);
+void cpu_event_synchronize(struct event *event);
+bool cpu_event_happened(struct event *event);
+uint64_t cpu_event_time_ns(struct event *event);
 void cpu_copy_in(struct stream *stream, device_addr to, const void *from, uint64_t bytes);
 void cpu_copy_out(struct stream *stream, void *to, device_addr from, uint64_t bytes);
+void cpu_copy_within(struct stream *stream, device_addr to, device_addr from, uint64_t bytes);
 /* Frees what is left of the streams; all have been destroyed. */
 void cpu_streams_free(struct cpu_device *cpu);
 

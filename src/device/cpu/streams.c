@@ -8,13 +8,15 @@
  *
  * Progress is two numbers a copy stream: commands given and commands done. An event is a place in
  * the stream that recorded it last, so awaiting it is awaiting that stream's `done`; recording it
- * again does not concern those who wait already. A destroyed stream stays, as a shell with its
- * numbers, until the device goes: events may still point at it.
+ * again does not concern those who wait already. Recording is a command too, which notes the time.
+ * A destroyed stream stays, as a shell with its numbers, until the device goes: events may still
+ * point at it.
  *
  * Nothing here can fail once a stream is created, so there is no failure to keep.
  */
 #include "device/cpu/internal.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 
 #include <assert.h>
@@ -23,8 +25,9 @@
 #define QUEUE_COMMANDS 1024
 
 struct command {
-    struct cpu_stream *awaited; /* wait until this stream has done `place` commands; NULL: copy */
+    struct cpu_stream *awaited; /* wait until this stream has done `place` commands, or ... */
     uint64_t place;
+    struct event *recorded; /* ... note this event's time, or copy */
     void *to;
     const void *from;
     size_t bytes;
@@ -42,8 +45,10 @@ struct cpu_stream {
 };
 
 struct event {
+    struct cpu_device *cpu;
     struct cpu_stream *stream; /* NULL: it has happened */
-    uint64_t place;
+    uint64_t place;            /* commands that stream has done when it happens */
+    uint64_t time_ns;
 };
 
 static struct cpu_device *device_of(const struct cpu_stream *stream)
@@ -73,6 +78,8 @@ static void copy_thread(void *arg)
         command = stream->queue[stream->done % QUEUE_COMMANDS];
         if (command.awaited) {
             await(cpu, command.awaited, command.place);
+        } else if (command.recorded) {
+            command.recorded->time_ns = clock_ns();
         } else {
             mutex_unlock(&cpu->mutex);
             memcpy(command.to, command.from, command.bytes);
@@ -171,9 +178,9 @@ enum shoal_status cpu_stream_synchronize(struct stream *stream, struct shoal_err
 enum shoal_status cpu_event_create(
     struct device *device, struct event **event, struct shoal_error *error)
 {
-    (void)device;
     *event = mem_calloc(1, sizeof **event);
     if (!*event) FAIL_MEMORY(error);
+    (*event)->cpu = cpu_device(device);
     return SHOAL_OK;
 }
 
@@ -189,7 +196,12 @@ void cpu_event_record(struct stream *stream, struct event *event)
     struct cpu_device *cpu = device_of(s);
 
     mutex_lock(&cpu->mutex);
-    *event = (struct event){s->queue ? s : NULL, s->given};
+    event->stream = s->queue ? s : NULL;
+    event->place = s->given + 1;
+    if (s->queue)
+        give(s, (struct command){.recorded = event});
+    else
+        event->time_ns = clock_ns();
     mutex_unlock(&cpu->mutex);
 }
 
@@ -204,6 +216,29 @@ void cpu_event_wait(struct stream *stream, struct event *event)
     else if (event->stream)
         await(cpu, event->stream, event->place);
     mutex_unlock(&cpu->mutex);
+}
+
+void cpu_event_synchronize(struct event *event)
+{
+    mutex_lock(&event->cpu->mutex);
+    if (event->stream) await(event->cpu, event->stream, event->place);
+    mutex_unlock(&event->cpu->mutex);
+}
+
+bool cpu_event_happened(struct event *event)
+{
+    mutex_lock(&event->cpu->mutex);
+    bool happened = !event->stream || event->stream->done >= event->place;
+    mutex_unlock(&event->cpu->mutex);
+    return happened;
+}
+
+uint64_t cpu_event_time_ns(struct event *event)
+{
+    mutex_lock(&event->cpu->mutex);
+    uint64_t time_ns = event->time_ns;
+    mutex_unlock(&event->cpu->mutex);
+    return time_ns;
 }
 
 /* ---- copies ---- */
@@ -230,4 +265,9 @@ void cpu_copy_in(struct stream *stream, device_addr to, const void *from, uint64
 void cpu_copy_out(struct stream *stream, void *to, device_addr from, uint64_t bytes)
 {
     copy(stream, to, (const void *)(uintptr_t)from, bytes);
+}
+
+void cpu_copy_within(struct stream *stream, device_addr to, device_addr from, uint64_t bytes)
+{
+    copy(stream, (void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
 }

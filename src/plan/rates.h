@@ -1,0 +1,54 @@
+/*
+ * How fast a machine moves and computes: what turns bytes and operations into seconds. Measured by
+ * `shoal bench links` and kept in a file, taken from a table of published card figures (what-if
+ * questions), or guessed.
+ */
+#ifndef PLAN_RATES_H
+#define PLAN_RATES_H
+
+#include "base/error.h"
+
+enum rates_origin { RATES_GUESSED, RATES_MEASURED, RATES_PUBLISHED };
+
+/* What kinds of operations cost, apart because they run at different rates. */
+enum work_kind { WORK_LINEAR, WORK_ATTENTION, WORK_CONV, WORK_KINDS };
+
+struct rates {
+    char name[64]; /* "this machine", "rtx4060" */
+    enum rates_origin origin;
+    double flops[WORK_KINDS]; /* operations a second */
+    double memory_bytes;      /* a second: of everything else that is computed, by its traffic */
+    double link_bytes;        /* host -> device */
+    double disk_bytes;        /* as the step loop reads */
+    double disk_sequential_bytes; /* one plain O_DIRECT read after another; for the report */
+    double unpack_bytes;          /* of weights that come out of the wire's decoder */
+    double pack_bytes;            /* of weights that go into its encoder, all cores */
+    /* What copying takes away from computing while both go on: 0.05 means computing is 5 % slower.
+     */
+    double overlap_tax;
+    uint64_t vram_bytes;    /* of the card; 0: not said */
+    uint64_t context_bytes; /* what the driver takes of it */
+};
+
+/* Work of one block's forward. */
+struct work {
+    double operations[WORK_KINDS];
+    double traffic; /* bytes of the operations that are of no kind above */
+};
+
+double rates_seconds(const struct rates *rates, const struct work *work);
+
+/* Plain guesses for a CPU with so many cores. */
+void rates_guess(struct rates *rates, int cores);
+
+/* "rtx4060", ...; SHOAL_E_INVALID lists those there are. */
+enum shoal_status rates_of_card(
+    const char *name, struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
+
+/* JSON. SHOAL_E_FORMAT names the file and the member. */
+enum shoal_status rates_read(
+    const char *path, struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
+enum shoal_status rates_write(
+    const char *path, const struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
+
+#endif

@@ -1,0 +1,55 @@
+/*
+ * The lossless wire: weights packed to fewer bytes and restored bit for bit.
+ *
+ * A payload is one tensor packed: a header that says what it is, then tiles of WIRE_TILE elements,
+ * each to be decoded alone. docs/formats.md describes every byte. Any bit pattern survives; data
+ * that does not pack costs a bounded few bytes more.
+ */
+#ifndef WIRE_WIRE_H
+#define WIRE_WIRE_H
+
+#include "base/thread.h"
+#include "tensor/dtype.h"
+
+#define WIRE_TILE 1024
+#define WIRE_VERSION 1
+#define WIRE_ALIGNMENT 64      /* of a payload's address, and its size is a multiple */
+#define WIRE_WORTH_WHILE 0.95  /* a tensor is packed only if it comes to less of its bytes */
+#define WIRE_LEAST_BYTES 65536 /* smaller tensors stay as they are */
+
+/* Whether there is a codec for it. */
+bool wire_packs(enum dtype dtype);
+
+/* The most bytes that a payload of `count` elements takes. */
+uint64_t wire_bound(enum dtype dtype, uint64_t count);
+
+/*
+ * Packs `count` elements into `payload`, which has room for wire_bound, on the pool's workers
+ * (NULL: on the caller). Returns the payload's bytes. The bytes do not depend on the pool.
+ */
+uint64_t wire_encode(
+    struct pool *pool, enum dtype dtype, const void *data, uint64_t count, void *payload);
+
+/* What a payload's header says. */
+struct wire_info {
+    enum dtype dtype;
+    uint64_t count; /* elements */
+    uint64_t bytes; /* of the payload */
+};
+
+/*
+ * Everything that decoding relies on is checked, so that a hostile payload cannot make it read or
+ * write out of bounds. SHOAL_E_FORMAT begins with `what`, e.g. "model.safetensors: tensor x".
+ */
+enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *what,
+    struct wire_info *info, struct shoal_error *error) SHOAL_CHECKED;
+
+/* Tiles [first, first + tiles) to `data`, where tile `first` begins. The payload was checked. The
+ * scalar reference, and the fastest that this CPU has: the same bits. */
+void wire_decode_reference(const void *payload, uint64_t first, uint64_t tiles, void *data);
+void wire_decode(const void *payload, uint64_t first, uint64_t tiles, void *data);
+
+/* What of its bytes a tensor will keep, from a sample of whole tiles of it: `count` elements. */
+double wire_estimate(enum dtype dtype, const void *sample, uint64_t count);
+
+#endif

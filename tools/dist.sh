@@ -16,7 +16,8 @@ trap 'rm -rf "$work"' EXIT
 stage=$work/$name
 
 # Whose code is in the tarball: their licences travel along.
-packages="libjansson-dev libpcre2-dev libpng-dev libutf8proc-dev libxxhash-dev zlib1g-dev"
+packages="libjansson-dev libpcre2-dev libpng-dev liburing-dev libutf8proc-dev libxxhash-dev
+zlib1g-dev"
 
 fail()
 {
@@ -50,7 +51,7 @@ build_library()
     quietly gcc -shared -o "$library" -Wl,-soname,"libshoal.so.$major" \
         -Wl,--whole-archive "$build/libshoal_core.a" -Wl,--no-whole-archive \
         -Wl,--as-needed -Wl,--no-undefined -Wl,--disable-new-dtags,-rpath,'$ORIGIN' \
-        $(pkg-config --libs jansson libpng libpcre2-8 libutf8proc) -lm -pthread
+        $(pkg-config --libs jansson libpng libpcre2-8 libutf8proc liburing) -lm -pthread
     strip --strip-unneeded "$library"
     ln -s "libshoal.so.$version" "$stage/lib/libshoal.so.$major"
     ln -s "libshoal.so.$major" "$stage/lib/libshoal.so"

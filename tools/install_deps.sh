@@ -8,7 +8,7 @@ if ! command -v dpkg-query >/dev/null; then
 fi
 
 packages="gcc libc6-dev make meson ninja-build pkg-config python3 libjansson-dev libpng-dev
-libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev"
+libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev libcmocka-dev"
 
 missing=
 for package in $packages; do

@@ -1,0 +1,220 @@
+/*
+ * The reader's back end over io_uring: all reads are given to the kernel by the reader's thread,
+ * which also waits for them. No threads. A wake is a read of an eventfd in the same ring.
+ */
+#include "base/reader_backend.h"
+
+#ifndef SHOAL_URING
+
+enum shoal_status uring_create(void **state, int depth, struct shoal_error *error)
+{
+    (void)state, (void)depth;
+    FAIL(error, SHOAL_E_UNSUPPORTED, "built without io_uring: read through threads");
+}
+
+const struct backend uring_backend = {0};
+
+#else
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+struct uring {
+    struct io_uring ring;
+    int depth, under_way; /* under_way: in the ring */
+    struct request_queue waiting, complete;
+    int code; /* the errno with which the kernel refuses more reads, or 0 */
+
+    int event;
+    uint64_t count; /* of wakes; where the eventfd is read to */
+    bool armed;     /* the eventfd's read is in the ring */
+    bool woken;
+};
+
+/* What the kernel may say when it has too little at the moment; what is queued goes later. */
+static bool passes(int code)
+{
+    return code == EINTR || code == EAGAIN || code == EBUSY || code == ENOMEM;
+}
+
+/* Gives a read to the kernel. A place is free: the ring has one for each read and for the wake. */
+static void give(
+    struct uring *u, int fd, void *to, uint64_t bytes, uint64_t offset, struct request *request)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
+    int given;
+
+    io_uring_prep_read(sqe, fd, to, (unsigned)bytes, offset);
+    io_uring_sqe_set_data(sqe, request);
+    /*
+     * What would wait for the page cache, or could not be begun at once, is read by the kernel's
+     * own threads: else it would be copied, or even waited for, right here.
+     */
+    if (request && (!request->direct || request->again)) sqe->flags |= IOSQE_ASYNC;
+    given = io_uring_submit(&u->ring);
+    if (given < 0 && !passes(-given)) u->code = -given;
+}
+
+static void arm(struct uring *u)
+{
+    if (!u->code) give(u, u->event, &u->count, sizeof u->count, 0, NULL);
+    u->armed = !u->code;
+    /* Where no wake can arrive any more nobody may be left waiting for one. */
+    u->woken = !u->armed;
+}
+
+/* The next of a request's reads. */
+static void advance(struct uring *u, struct request *request)
+{
+    if (!u->code) {
+        request_aim(request);
+        give(u, request->fd, request->to, request->bytes, request->offset, request);
+    }
+    if (!u->code) return;
+    request->code = u->code;
+    request->read.end_ns = clock_ns();
+    u->under_way--;
+    queue_push(&u->complete, request);
+}
+
+/* Begins what waits while there is room; after one that was in the page cache the rest waits until
+ * it has been handed out. */
+static void begin(struct uring *u)
+{
+    while (u->waiting.first && u->under_way < u->depth) {
+        struct request *request = queue_pop(&u->waiting);
+
+        if (request_begin(request)) {
+            queue_push(&u->complete, request);
+            return;
+        }
+        u->under_way++;
+        advance(u, request);
+    }
+}
+
+/* Takes what is complete out of the ring. */
+static void reap(struct uring *u)
+{
+    struct io_uring_cqe *cqe;
+
+    while (!io_uring_peek_cqe(&u->ring, &cqe)) {
+        struct request *request = io_uring_cqe_get_data(cqe);
+        int result = cqe->res;
+
+        io_uring_cqe_seen(&u->ring, cqe);
+        if (!request) {
+            u->armed = false;
+            u->woken = true;
+        } else if (request_took(request, result)) {
+            u->under_way--;
+            queue_push(&u->complete, request);
+        } else {
+            advance(u, request);
+        }
+    }
+}
+
+static void wait_for_news(struct uring *u)
+{
+    static const struct timespec moment = {.tv_nsec = 1000000};
+    int result = u->code ? -u->code : io_uring_submit_and_wait(&u->ring, 1);
+
+    if (result >= 0 || result == -EINTR) return;
+    /* What the kernel has already completes all the same. */
+    if (!passes(-result)) u->code = -result;
+    nanosleep(&moment, NULL);
+}
+
+static void uring_submit(void *state, struct request *request)
+{
+    struct uring *u = state;
+
+    queue_push(&u->waiting, request);
+    begin(u);
+}
+
+static struct request *uring_next(void *state, bool wait)
+{
+    struct uring *u = state;
+
+    for (;;) {
+        struct request *request;
+
+        reap(u);
+        begin(u);
+        /* Only who waits uses up a wake: it cannot be lost to a look in passing. */
+        if (wait && u->woken) {
+            arm(u);
+            return NULL;
+        }
+        request = queue_pop(&u->complete);
+        if (request || !wait) return request;
+        wait_for_news(u);
+    }
+}
+
+static void uring_wake(void *state)
+{
+    struct uring *u = state;
+    uint64_t one = 1;
+
+    /* An eventfd takes 2^64 - 2 wakes before it refuses one, and then it has many to tell of. */
+    while (write(u->event, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+static void uring_destroy(void *state)
+{
+    struct uring *u = state;
+
+    /* The eventfd's read writes to memory too: it is made to end. */
+    uring_wake(u);
+    u->waiting.first = NULL;
+    reap(u);
+    while (u->under_way || u->armed) {
+        wait_for_news(u);
+        reap(u);
+    }
+    io_uring_queue_exit(&u->ring);
+    close(u->event);
+    mem_free(u);
+}
+
+enum shoal_status uring_create(void **state, int depth, struct shoal_error *error)
+{
+    struct io_uring_params params = {0};
+    struct uring *u = mem_calloc(1, sizeof *u);
+    int code;
+
+    if (!u) FAIL_MEMORY(error);
+    u->depth = depth;
+    u->event = eventfd(0, EFD_CLOEXEC);
+    code =
+        u->event < 0 ? errno : -io_uring_queue_init_params((unsigned)depth + 1, &u->ring, &params);
+    if (!code) {
+        /* Before it an eventfd's read would hold a thread, and be hard to end. */
+        if (params.features & IORING_FEAT_FAST_POLL) arm(u);
+        code = u->armed ? u->code : ENOSYS;
+        if (code) io_uring_queue_exit(&u->ring);
+    }
+    if (code) {
+        if (u->event >= 0) close(u->event);
+        mem_free(u);
+        FAIL(error, SHOAL_E_UNSUPPORTED, "the system refuses io_uring (%s): read through threads",
+            strerror(code));
+    }
+    *state = u;
+    return SHOAL_OK;
+}
+
+const struct backend uring_backend = {uring_submit, uring_next, uring_wake, uring_destroy};
+
+#endif

@@ -13,9 +13,10 @@
 
 #define WIRE_TILE 1024
 #define WIRE_VERSION 1
-#define WIRE_ALIGNMENT 64      /* of a payload's address, and its size is a multiple */
-#define WIRE_WORTH_WHILE 0.95  /* a tensor is packed only if it comes to less of its bytes */
-#define WIRE_LEAST_BYTES 65536 /* smaller tensors stay as they are */
+#define WIRE_ALIGNMENT 64             /* of a payload's address, and its size is a multiple */
+#define WIRE_MOST ((uint64_t)1 << 33) /* elements of a payload; the caller sees to it */
+#define WIRE_WORTH_WHILE 0.95         /* a tensor is packed only if it comes to less of its bytes */
+#define WIRE_LEAST_BYTES 65536        /* smaller tensors stay as they are */
 
 /* Whether there is a codec for it. */
 bool wire_packs(enum dtype dtype);

@@ -1,0 +1,48 @@
+/*
+ * The codec of one tile: the scalar reference, and the same for AVX2 and AVX-512. All give the same
+ * bytes. Private to this folder.
+ */
+#ifndef WIRE_TILE_H
+#define WIRE_TILE_H
+
+#include "wire/layout.h"
+
+/* A tile in a payload. */
+struct wire_tile {
+    const uint8_t *table; /* TABLE_BYTES: the values of the first level, then the next's */
+    const uint8_t *record, *part;
+    bool raw;
+};
+
+/* Room for a coded part of any size, before it is known whether the tile is better left as it is.
+ */
+#define PART_ROOM (1 + 4 * PLANE_BYTES + WIRE_TILE + 64)
+
+struct wire_path {
+    const char *name;
+
+    /* All WIRE_TILE elements. */
+    void (*decode)(const struct wire_kind *kind, const struct wire_tile *tile, uint8_t *elements);
+
+    /*
+     * Writes the record, and a part into `part` (PART_ROOM), whose bytes are returned; *raw says
+     * which of the two kinds of tile it became.
+     */
+    size_t (*encode)(const struct wire_kind *kind, const uint8_t table[TABLE_BYTES],
+        const uint8_t *elements, uint8_t *record, uint8_t *part, bool *raw);
+};
+
+extern const struct wire_path wire_path_reference;
+
+/* The paths that this CPU has, slowest first, beginning with the reference; NULL after the last. */
+const struct wire_path *wire_path_at(int index);
+
+/* ---- tile_reference.c, for the choice of the table too ---- */
+
+/* The low bytes (of types that have them) and the high bytes of a tile. */
+void tile_split(const struct wire_kind *kind, const uint8_t *elements, uint8_t *low, uint8_t *high);
+
+/* What the tile's coded values are relative to: half of the tile's are not below it. */
+uint8_t tile_base(const struct wire_kind *kind, const uint8_t high[WIRE_TILE]);
+
+#endif

@@ -1,0 +1,364 @@
+/*
+ * Payloads as wholes: their header and sizes, the check, the choice of the table, and the loops
+ * over tiles. What is in a tile is in tile_reference.c and its fast counterparts.
+ */
+#include "wire/tile.h"
+
+#include <inttypes.h>
+
+static const char magic[4] = {'s', 'h', 'w', 'p'};
+
+struct header {
+    char magic[4];
+    uint16_t version;
+    uint8_t dtype; /* wire_kind.code */
+    uint8_t zero;
+    uint64_t count, bytes;
+    uint8_t table[TABLE_BYTES];
+    uint8_t zeros[HEADER_BYTES - 24 - TABLE_BYTES];
+};
+
+_Static_assert(sizeof(struct header) == HEADER_BYTES, "the header has no holes");
+
+static const struct wire_kind kinds[] = {
+    {DTYPE_BF16, 1, 2, 0},
+    {DTYPE_F16, 2, 2, 3},
+    {DTYPE_F8_E4M3, 3, 1, 4},
+    {DTYPE_F8_E5M2, 4, 1, 3},
+};
+
+#define KINDS (sizeof kinds / sizeof *kinds)
+
+const struct wire_kind *wire_kind_of(enum dtype dtype)
+{
+    for (size_t i = 0; i < KINDS; i++)
+        if (kinds[i].dtype == dtype) return &kinds[i];
+    return NULL;
+}
+
+static const struct wire_kind *kind_by_code(uint8_t code)
+{
+    for (size_t i = 0; i < KINDS; i++)
+        if (kinds[i].code == code) return &kinds[i];
+    return NULL;
+}
+
+bool wire_packs(enum dtype dtype)
+{
+    return wire_kind_of(dtype) != NULL;
+}
+
+uint64_t wire_bound(enum dtype dtype, uint64_t count)
+{
+    const struct wire_kind *kind = wire_kind_of(dtype);
+    struct wire_layout layout = layout_of(kind, count);
+
+    return payload_bytes(&layout, layout.tiles * kind_raw_part_bytes(kind));
+}
+
+static const struct wire_path *best_path(void)
+{
+    int index = 0;
+
+    while (wire_path_at(index + 1))
+        index++;
+    return wire_path_at(index);
+}
+
+/* ---- encoding ---- */
+
+/* The elements of a tile; the last one's are filled up with the last element. */
+static const uint8_t *tile_elements(const struct wire_kind *kind, const uint8_t *data,
+    uint64_t count, uint64_t tile, uint8_t buffer[2 * WIRE_TILE])
+{
+    const uint8_t *elements = data + tile * WIRE_TILE * kind->bytes;
+    uint64_t left = count - tile * WIRE_TILE;
+
+    if (left >= WIRE_TILE) return elements;
+    memcpy(buffer, elements, left * kind->bytes);
+    for (uint64_t i = left; i < WIRE_TILE; i++)
+        memcpy(buffer + i * kind->bytes, elements + (left - 1) * kind->bytes, kind->bytes);
+    return buffer;
+}
+
+#define SAMPLE_TILES 128
+
+/* The commonest values of tiles spread over the whole; among equals, the smaller. */
+static void choose_table(
+    const struct wire_kind *kind, const uint8_t *data, uint64_t count, uint8_t table[TABLE_BYTES])
+{
+    uint8_t buffer[2 * WIRE_TILE], low[WIRE_TILE], high[WIRE_TILE];
+    uint64_t tiles = tile_count(count), sampled = tiles < SAMPLE_TILES ? tiles : SAMPLE_TILES;
+    int32_t counts[256] = {0};
+
+    for (uint64_t i = 0; i < sampled; i++) {
+        uint64_t tile = i * tiles / sampled;
+        uint8_t base;
+
+        tile_split(kind, tile_elements(kind, data, count, tile, buffer), low, high);
+        base = tile_base(kind, high);
+        for (int j = 0; j < WIRE_TILE; j++)
+            counts[(uint8_t)((high[j] & kind_coded(kind)) - base)]++;
+    }
+    for (int rank = 0; rank < TABLE_BYTES; rank++) {
+        int commonest = 0;
+
+        for (int value = 1; value < 256; value++)
+            if (counts[value] > counts[commonest]) commonest = value;
+        table[rank] = (uint8_t)commonest;
+        counts[commonest] = -1;
+    }
+}
+
+#define GROUP_TILES 32 /* of one call of the pool */
+
+struct encoding {
+    const struct wire_kind *kind;
+    const struct wire_path *path;
+    struct wire_layout layout;
+    const uint8_t *data, *table;
+    uint64_t count;
+    uint8_t *payload;
+};
+
+static uint8_t *entry_at(uint8_t *payload, uint64_t tile)
+{
+    return payload + HEADER_BYTES + tile * 4;
+}
+
+static void put_u32(uint8_t *to, uint32_t value)
+{
+    memcpy(to, &value, sizeof value);
+}
+
+/* The tiles of a group, their parts one after another where the bound has room for them; a tile's
+ * entry is its part's size for now. */
+static void encode_group(void *arg, int64_t index, int worker)
+{
+    const struct encoding *e = arg;
+    uint64_t first = (uint64_t)index * GROUP_TILES, left = e->layout.tiles - first;
+    uint8_t *parts = e->payload + e->layout.parts + first * kind_raw_part_bytes(e->kind);
+
+    (void)worker;
+    for (uint64_t tile = first; tile < first + (left < GROUP_TILES ? left : GROUP_TILES); tile++) {
+        uint8_t buffer[2 * WIRE_TILE], part[PART_ROOM];
+        const uint8_t *elements = tile_elements(e->kind, e->data, e->count, tile, buffer);
+        uint8_t *record = e->payload + e->layout.records + tile * kind_record_bytes(e->kind);
+        bool raw;
+        size_t bytes = e->path->encode(e->kind, e->table, elements, record, part, &raw);
+
+        memcpy(parts, part, bytes);
+        parts += bytes;
+        put_u32(entry_at(e->payload, tile), (uint32_t)(bytes / PART_UNIT) | (raw ? TILE_RAW : 0));
+    }
+}
+
+/* Moves the groups' parts together and turns the entries into offsets. Returns the parts' bytes. */
+static uint64_t join_groups(const struct encoding *e)
+{
+    uint8_t *parts = e->payload + e->layout.parts;
+    uint64_t at = 0, moved = 0;
+
+    for (uint64_t tile = 0; tile < e->layout.tiles; tile++) {
+        uint32_t entry = load_u32(entry_at(e->payload, tile));
+
+        put_u32(entry_at(e->payload, tile), (uint32_t)(at / PART_UNIT) | (entry & TILE_RAW));
+        at += (uint64_t)(entry & ~TILE_RAW) * PART_UNIT;
+        if ((tile + 1) % GROUP_TILES && tile + 1 < e->layout.tiles) continue;
+        memmove(parts + moved,
+            parts + tile / GROUP_TILES * GROUP_TILES * kind_raw_part_bytes(e->kind), at - moved);
+        moved = at;
+    }
+    put_u32(entry_at(e->payload, e->layout.tiles), (uint32_t)(at / PART_UNIT));
+    return at;
+}
+
+uint64_t wire_encode(
+    struct pool *pool, enum dtype dtype, const void *data, uint64_t count, void *payload)
+{
+    const struct wire_kind *kind = wire_kind_of(dtype);
+    struct header header = {.version = WIRE_VERSION, .dtype = kind->code, .count = count};
+    struct encoding e = {
+        kind, best_path(), layout_of(kind, count), data, header.table, count, payload};
+    int64_t groups = (int64_t)((e.layout.tiles + GROUP_TILES - 1) / GROUP_TILES);
+    uint64_t parts_bytes, end;
+
+    memcpy(header.magic, magic, sizeof magic);
+    choose_table(kind, data, count, header.table);
+    if (pool)
+        pool_run(pool, groups, encode_group, &e);
+    else
+        for (int64_t i = 0; i < groups; i++)
+            encode_group(&e, i, 0);
+    parts_bytes = join_groups(&e);
+    header.bytes = payload_bytes(&e.layout, parts_bytes);
+    memcpy(payload, &header, sizeof header);
+    end = HEADER_BYTES + (e.layout.tiles + 1) * 4;
+    memset(e.payload + end, 0, e.layout.records - end);
+    end = e.layout.parts + parts_bytes;
+    memset(e.payload + end, 0, header.bytes - end);
+    return header.bytes;
+}
+
+double wire_estimate(enum dtype dtype, const void *sample, uint64_t count)
+{
+    const struct wire_kind *kind = wire_kind_of(dtype);
+    const struct wire_path *path = best_path();
+    uint8_t table[TABLE_BYTES], record[2 * WIRE_TILE], part[PART_ROOM];
+    uint64_t tiles = count / WIRE_TILE, bytes = 0;
+    const uint8_t *data = sample;
+    bool raw;
+
+    if (!tiles) return 1;
+    choose_table(kind, data, tiles * WIRE_TILE, table);
+    for (uint64_t tile = 0; tile < tiles; tile++)
+        bytes +=
+            4 + kind_record_bytes(kind) +
+            path->encode(kind, table, data + tile * WIRE_TILE * kind->bytes, record, part, &raw);
+    return (double)bytes / (double)(tiles * WIRE_TILE * kind->bytes);
+}
+
+/* ---- checking ---- */
+
+static enum shoal_status check_header(
+    const struct header *header, uint64_t bytes, const char *what, struct shoal_error *error)
+{
+    if (memcmp(header->magic, magic, sizeof magic))
+        FAIL(error, SHOAL_E_FORMAT, "%s: not packed data: it does not begin with 'shwp'", what);
+    if (header->version != WIRE_VERSION)
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s: packed in version %d of the format; this program reads version %d: pack it again",
+            what, header->version, WIRE_VERSION);
+    if (!kind_by_code(header->dtype))
+        FAIL(error, SHOAL_E_FORMAT, "%s: packed data of an unknown element type (%d)", what,
+            header->dtype);
+    if (header->bytes != bytes)
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s: packed data of %" PRIu64 " bytes where %" PRIu64 " were "
+            "expected",
+            what, header->bytes, bytes);
+    if (header->count > WIRE_MOST)
+        FAIL(error, SHOAL_E_FORMAT, "%s: packed data of too many elements", what);
+    for (size_t i = 0; i < sizeof header->zeros; i++)
+        if (header->zero || header->zeros[i])
+            FAIL(error, SHOAL_E_FORMAT, "%s: packed data with an unknown extension", what);
+    return SHOAL_OK;
+}
+
+/* 64 bits from a bit on; reads up to 16 bytes. */
+static uint64_t bits_at(const uint8_t *from, size_t at)
+{
+    uint64_t low = load_u64(from + at / 8), high = load_u64(from + at / 8 + 8);
+
+    return low >> at % 8 | high << 1 << (63 - at % 8);
+}
+
+/* How many codes of a level are 3: both its planes' bits are set. Planes of `n` bits from `at`. */
+static size_t count_escapes(const uint8_t *from, size_t at, size_t n)
+{
+    size_t escapes = 0;
+
+    for (size_t i = 0; i < n; i += 64) {
+        uint64_t both = bits_at(from, at + i) & bits_at(from, at + n + i);
+
+        if (n - i < 64) both &= ((uint64_t)1 << (n - i)) - 1;
+        escapes += (size_t)__builtin_popcountll(both);
+    }
+    return escapes;
+}
+
+/* Whether a coded tile's part has the size that its codes say. `codes` is the first level. */
+static bool part_holds(const uint8_t *codes, const uint8_t *part, uint64_t bytes)
+{
+    size_t at = 8, left = count_escapes(codes, 0, WIRE_TILE);
+
+    for (int level = 1; level < LEVELS; level++) {
+        if (bytes < (at + 2 * left + 7) / 8) return false;
+        at += 2 * left;
+        left = count_escapes(part, at - 2 * left, left);
+    }
+    return bytes == size_align((at + 7) / 8 + left, PART_UNIT);
+}
+
+static bool tiles_hold(const struct wire_kind *kind, const struct wire_layout *layout,
+    const uint8_t *payload, uint64_t parts_bytes)
+{
+    uint32_t next = load_u32(payload + HEADER_BYTES);
+
+    if (next & ~TILE_RAW) return false;
+    for (uint64_t tile = 0; tile < layout->tiles; tile++) {
+        const uint8_t *record = payload + layout->records + tile * kind_record_bytes(kind);
+        const uint8_t *codes = record + kind_record_bytes(kind) - 2 * PLANE_BYTES;
+        uint32_t entry = next, at = entry & ~TILE_RAW;
+        uint64_t bytes;
+
+        next = load_u32(payload + HEADER_BYTES + (tile + 1) * 4);
+        if ((next & ~TILE_RAW) < at) return false;
+        bytes = (uint64_t)((next & ~TILE_RAW) - at) * PART_UNIT;
+        if ((uint64_t)at * PART_UNIT + bytes > parts_bytes) return false;
+        if (entry & TILE_RAW
+                ? bytes != kind_raw_part_bytes(kind)
+                : !part_holds(codes, payload + layout->parts + (uint64_t)at * PART_UNIT, bytes))
+            return false;
+    }
+    return !(next & TILE_RAW);
+}
+
+enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *what,
+    struct wire_info *info, struct shoal_error *error)
+{
+    const struct wire_kind *kind;
+    struct wire_layout layout;
+    struct header header;
+    uint64_t parts_bytes;
+
+    if (bytes < HEADER_BYTES)
+        FAIL(error, SHOAL_E_FORMAT, "%s: packed data of %" PRIu64 " bytes, too short for a header",
+            what, bytes);
+    memcpy(&header, payload, sizeof header);
+    TRY(check_header(&header, bytes, what, error));
+    kind = kind_by_code(header.dtype);
+    layout = layout_of(kind, header.count);
+    if (payload_bytes(&layout, 0) > bytes)
+        FAIL(error, SHOAL_E_FORMAT, "%s: packed data that is shorter than its elements need", what);
+    parts_bytes =
+        (uint64_t)load_u32((const uint8_t *)payload + HEADER_BYTES + layout.tiles * 4) * PART_UNIT;
+    if (payload_bytes(&layout, parts_bytes) != bytes ||
+        !tiles_hold(kind, &layout, payload, parts_bytes))
+        FAIL(error, SHOAL_E_FORMAT, "%s: packed data that contradicts itself: it is damaged", what);
+    *info = (struct wire_info){kind->dtype, header.count, bytes};
+    return SHOAL_OK;
+}
+
+/* ---- decoding ---- */
+
+static void decode_tiles(const struct wire_path *path, const uint8_t *payload, uint64_t first,
+    uint64_t tiles, uint8_t *data)
+{
+    const struct header *header = (const void *)payload;
+    const struct wire_kind *kind = kind_by_code(header->dtype);
+    struct wire_layout layout = layout_of(kind, header->count);
+
+    for (uint64_t i = first; i < first + tiles; i++) {
+        uint32_t entry = load_u32(payload + HEADER_BYTES + i * 4);
+        struct wire_tile tile = {header->table,
+            payload + layout.records + i * kind_record_bytes(kind),
+            payload + layout.parts + (uint64_t)(entry & ~TILE_RAW) * PART_UNIT, entry & TILE_RAW};
+        uint64_t left = header->count - i * WIRE_TILE;
+        uint8_t buffer[2 * WIRE_TILE];
+
+        path->decode(kind, &tile, left < WIRE_TILE ? buffer : data);
+        if (left < WIRE_TILE) memcpy(data, buffer, left * kind->bytes);
+        data += WIRE_TILE * kind->bytes;
+    }
+}
+
+void wire_decode_reference(const void *payload, uint64_t first, uint64_t tiles, void *data)
+{
+    decode_tiles(wire_path_at(0), payload, first, tiles, data);
+}
+
+void wire_decode(const void *payload, uint64_t first, uint64_t tiles, void *data)
+{
+    decode_tiles(best_path(), payload, first, tiles, data);
+}

@@ -153,6 +153,7 @@ struct shoal_request {
 
     const char *device; /* NULL or "cpu" */
     int32_t threads;    /* 0: one for each core */
+    bool trace;         /* records what happened when, for shoal_result_write_trace */
 };
 
 /* The model's defaults: its own size, steps, cfg and shift; unlimited memory; everything auto. */
@@ -276,6 +277,14 @@ SHOAL_API void shoal_result_image(
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_result_write_png(
     const struct shoal_result *result, int32_t index, const char *path, struct shoal_error *error);
+
+/*
+ * Writes what happened when in the Chrome trace event format, which chrome://tracing and Perfetto
+ * open and `shoal trace` draws; SHOAL_E_INVALID unless the request asked for a trace. The file
+ * appears complete or not at all.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_result_write_trace(
+    const struct shoal_result *result, const char *path, struct shoal_error *error);
 
 /* ---- machine ---- */
 

@@ -1,6 +1,11 @@
 /*
  * What a run did when: spans of time, for pictures. Recording takes a lock and a few stores; a
  * trace of NULL records nothing. Threads may record at once.
+ *
+ * The file is the Chrome trace event format, which chrome://tracing and Perfetto open and
+ * `shoal trace` draws: one event a line, times in microseconds from the first span. A kind is a
+ * thread of the picture, and spans of a kind that overlap, such as reads under way at once, get
+ * more of them: viewers show nothing but nested spans in one thread.
  */
 #ifndef BASE_TRACE_H
 #define BASE_TRACE_H
@@ -8,7 +13,7 @@
 #include "base/error.h"
 
 enum trace_kind {
-    TRACE_PHASE,   /* a whole phase, or one step of it */
+    TRACE_PHASE,   /* a whole phase, or within it one step, prompt or picture */
     TRACE_READ,    /* file -> host memory */
     TRACE_COPY,    /* host memory -> device */
     TRACE_UNPACK,  /* packed weights -> weights, on the device */
@@ -17,18 +22,24 @@ enum trace_kind {
     TRACE_KINDS
 };
 
+#define TRACE_MOST_SPANS (1 << 20) /* 64 MiB; later ones are counted as dropped */
+#define TRACE_NAME_BYTES 36        /* longer names are cut */
+
 struct trace;
 
 enum shoal_status trace_create(struct trace **trace, struct shoal_error *error) SHOAL_CHECKED;
 void trace_destroy(struct trace **trace);
 
-/* Times are clock_ns(). `name` is copied, e.g. a block's. Out of memory: the span is counted as
- * dropped, and the file says how many were. */
+/* Times are clock_ns(). `name` is copied, e.g. a block's; what is not printable ASCII in it becomes
+ * '?'. Too many spans, or out of memory: counted as dropped, and the file says how many were. */
 void trace_add(struct trace *trace, enum trace_kind kind, const char *name, uint64_t begin_ns,
     uint64_t end_ns, uint64_t bytes);
 
-/* The Chrome trace event format, whole or not at all; times count from the first span. */
-enum shoal_status trace_write(
-    const struct trace *trace, const char *path, struct shoal_error *error) SHOAL_CHECKED;
+/*
+ * Writes the file, whole or not at all. `title` says what ran; printable ASCII as above. Not while
+ * others record.
+ */
+enum shoal_status trace_write(const struct trace *trace, const char *title, const char *path,
+    struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

@@ -3,6 +3,9 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/size.h"
+
+#include <stdio.h>
 
 void shoal_result_destroy(struct shoal_result **result)
 {
@@ -14,6 +17,7 @@ void shoal_result_destroy(struct shoal_result **result)
     mem_free(r->prompt);
     mem_free(r->negative_prompt);
     mem_free(r->model);
+    trace_destroy(&r->trace);
     mem_free(r);
     *result = NULL;
 }
@@ -66,4 +70,17 @@ fail:
     mem_free(data);
     mem_free(parameters);
     return status;
+}
+
+enum shoal_status shoal_result_write_trace(
+    const struct shoal_result *result, const char *path, struct shoal_error *error)
+{
+    char title[256], peak[SIZE_TEXT_BYTES];
+
+    if (!result->trace)
+        FAIL(error, SHOAL_E_INVALID, "this run recorded no trace: set the request's `trace`");
+    snprintf(title, sizeof title, "%.100s: %d x %d, %d step%s, %s of device memory", result->model,
+        result->width, result->height, result->settings.steps,
+        result->settings.steps == 1 ? "" : "s", size_format(peak, result->report.peak_vram_bytes));
+    return trace_write(result->trace, title, path, error);
 }

@@ -14,6 +14,7 @@ struct real_stage {
     struct stage stage; /* first */
     const struct shoal_plan *plan;
     const struct shoal_callbacks *callbacks;
+    struct trace *trace; /* the result's; NULL: none */
     struct arena arena;
     struct streamer *streamer; /* of the phase that runs */
     struct shoal_report report;
@@ -45,6 +46,19 @@ static int32_t units(const struct job *job, enum shoal_phase phase)
         return job->request.count;
     default:
         return job->prompt_count;
+    }
+}
+
+/* The same, for people. */
+static const char *unit_name(enum shoal_phase phase)
+{
+    switch (phase) {
+    case SHOAL_PHASE_STEPS:
+        return "step";
+    case SHOAL_PHASE_DECODE:
+        return "picture";
+    default:
+        return "prompt";
     }
 }
 
@@ -84,11 +98,14 @@ static enum shoal_status real_end(
     struct real_stage *r = (struct real_stage *)stage;
     /* A copy that failed on its own stream is known here at the latest. */
     enum shoal_status status = streamer_check(r->streamer, error);
+    uint64_t now;
 
     r->report.copied_bytes += streamer_stats(r->streamer).copied_bytes;
     streamer_destroy(&r->streamer);
     arena_clear_bottom(&r->arena);
-    r->report.phase_seconds[phase] = (double)(clock_ns() - r->begun_ns) * 1e-9;
+    now = clock_ns();
+    r->report.phase_seconds[phase] = (double)(now - r->begun_ns) * 1e-9;
+    trace_add(r->trace, TRACE_PHASE, shoal_phase_name(phase), r->begun_ns, now, 0);
     return status;
 }
 
@@ -123,7 +140,10 @@ static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
 {
     struct real_stage *r = (struct real_stage *)stage;
     uint64_t now = clock_ns(), copied = streamer_stats(r->streamer).copied_bytes;
+    char name[TRACE_NAME_BYTES];
 
+    snprintf(name, sizeof name, "%s %d", unit_name(r->progress.phase), done);
+    trace_add(r->trace, TRACE_PHASE, name, r->unit_ns, now, copied - r->unit_bytes);
     r->progress.step = done;
     r->progress.steps = of;
     r->progress.block = 0;
@@ -247,6 +267,8 @@ enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_ca
     *result = NULL;
     if (plan->refusal) FAIL(error, SHOAL_E_BUDGET, "%s", plan->refusal);
     TRY(result_create(plan, &new, error));
+    if (plan->job.request.trace) TRY_OR_FAIL(trace_create(&new->trace, error));
+    r.trace = new->trace;
     TRY_OR_FAIL(cpu_create(&device, CPU_KERNELS_FAST, plan->job.request.threads, error));
     TRY_OR_FAIL(run_on(&r, device, new, error));
     device_destroy(&device);

@@ -2,6 +2,7 @@
 #ifndef PIPELINE_RUN_H
 #define PIPELINE_RUN_H
 
+#include "base/trace.h"
 #include "media/png.h"
 #include "pipeline/plan.h"
 
@@ -15,6 +16,7 @@ struct shoal_result {
     char *prompt, *negative_prompt, *model;
     struct png_settings settings; /* borrows them; the seed is picture 0's */
     struct shoal_report report;
+    struct trace *trace; /* NULL unless the request asked for one */
 };
 
 #endif

@@ -27,6 +27,7 @@ int plan_main(int argc, char **argv);
 int verify_main(int argc, char **argv);
 int devices_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
+int trace_main(int argc, char **argv);
 
 /* ---- messages, on standard error, and results ---- */
 

@@ -6,6 +6,7 @@ const struct command command_devices = {
     .usage = "[--json]",
     .summary = "Lists the devices that this build and this machine can compute on, and why not on "
                "the others.",
+    .set = COMMAND_DEVICES,
 };
 
 int devices_main(int argc, char **argv)

@@ -10,7 +10,7 @@ const struct command command_generate = {
     .usage = "-p TEXT [options]",
     .summary = "Paints pictures. Prints the plan, the progress, the measured peak of device memory "
                "against the budget, and where the pictures are.",
-    .runs = true,
+    .set = COMMAND_GENERATE,
 };
 
 /* ---- what is printed at the end ---- */
@@ -84,7 +84,7 @@ static int write_pictures(
     int32_t count = shoal_result_count(result);
 
     for (int32_t i = 0; i < count; i++) {
-        char path[OUTPUT_PATH_BYTES];
+        char path[TARGET_PATH_BYTES];
         struct shoal_error error = {0};
         struct shoal_image image;
 
@@ -95,6 +95,24 @@ static int write_pictures(
         if (output_write(output, result, i, path, &error) != SHOAL_OK) return cli_fail(&error);
         shoal_result_image(result, i, &image);
         if (!silent) print_picture(json, i, &image, path);
+    }
+    return CLI_OK;
+}
+
+static int write_trace(
+    const struct job *job, const struct output *output, const struct shoal_result *result)
+{
+    const char *path = job->options.trace;
+    struct shoal_error error = {0};
+
+    if (shoal_result_write_trace(result, path, &error) != SHOAL_OK) return cli_fail(&error);
+    if (job->options.json) {
+        printf(",\n \"trace\": ");
+        cli_json_string(stdout, path);
+    } else if (output->kind != OUTPUT_STDOUT) {
+        printf("trace     ");
+        cli_print_clean(stdout, path);
+        puts(" (draw it with shoal trace)");
     }
     return CLI_OK;
 }
@@ -125,7 +143,9 @@ static int finish_run(
     else if (output->kind != OUTPUT_STDOUT)
         print_report(job, &report);
     code = write_pictures(job, output, result);
-    if (json) puts("]}");
+    if (json) fputs("]", stdout);
+    if (code == CLI_OK && job->options.trace) code = write_trace(job, output, result);
+    if (json) puts("}");
     return code == CLI_OK ? check_peak(job, &report) : code;
 }
 
@@ -158,6 +178,8 @@ int generate_main(int argc, char **argv)
     code = CLI_USAGE;
     if (!output_prepare(job.options.output, job.request.count, job.options.json, &output))
         goto done;
+    if (job.options.trace && !target_check("--trace", job.options.trace)) goto done;
+    job.request.trace = job.options.trace != NULL;
     shows_plan = !job.options.json && output.kind != OUTPUT_STDOUT;
     if (!job_plan(&job, shows_plan, &code)) goto done;
     if (shows_plan) {

@@ -8,6 +8,7 @@ const struct command command_inspect = {
     .summary = "Says what the file or folder at PATH is: family, blocks, bytes a block, dtypes, "
                "and what is missing. Reads headers only, no weights. \"mini\" is the embedded "
                "model.",
+    .set = COMMAND_INSPECT,
     .max_arguments = 1,
 };
 

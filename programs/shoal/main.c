@@ -16,6 +16,7 @@ static const struct {
     {"verify", verify_main, "run under several memory plans and compare the results"},
     {"devices", devices_main, "list what can be computed on"},
     {"inspect", inspect_main, "say what a model's files are"},
+    {"trace", trace_main, "draw what a run did when"},
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)
@@ -44,7 +45,8 @@ static int say_unknown(const char *word)
     if (nearest)
         cli_error("unknown command '%s': did you mean %s?", word, nearest);
     else
-        cli_error("unknown command '%s': give generate, plan, verify, devices or inspect", word);
+        cli_error(
+            "unknown command '%s': give generate, plan, verify, devices, inspect or trace", word);
     return CLI_USAGE;
 }
 

@@ -34,9 +34,9 @@ struct option_spec {
     enum value_kind kind;
     bool automatic; /* takes "auto" */
     bool limits;    /* says how to run, not what to paint */
-    bool everywhere;
     char letter;
     int32_t multiple;
+    enum command_set of; /* who takes it; 0: COMMANDS_RUN */
 };
 
 #define AT(member) .offset = offsetof(struct options, member)
@@ -100,11 +100,34 @@ static const struct option_spec specs[OPTIONS] = {
         AT(request.device), .kind = VALUE_TEXT},
     [OPTION_THREADS] = {"threads", "N", "threads to compute with; 0 (default): one for each core",
         AT(request.threads), .kind = VALUE_INTEGER, .low = 0, .high = 1024},
+    [OPTION_TRACE] = {"trace", "FILE",
+        "write what happened when, as JSON for shoal trace, chrome://tracing or Perfetto",
+        AT(trace), .kind = VALUE_PATH, .of = COMMAND_GENERATE},
+    [OPTION_SVG] = {"output", "FILE",
+        "the SVG to write (replaced if it exists), or - for standard output; default: the trace's "
+        "name with .svg in place of .json",
+        AT(output), .letter = 'o', .kind = VALUE_PATH, .of = COMMAND_TRACE},
+    [OPTION_FROM] = {"from", "SECONDS", "draw from this time on; default: the beginning", AT(from),
+        .kind = VALUE_NUMBER, .low = 0, .high = 1e6, .of = COMMAND_TRACE},
+    [OPTION_TO] = {"to", "SECONDS", "draw up to this time; default: the end", AT(to),
+        .kind = VALUE_NUMBER, .low = 0, .high = 1e6, .of = COMMAND_TRACE},
+    [OPTION_STEP] = {"step", "N", "draw this sampling step alone", AT(step), .kind = VALUE_INTEGER,
+        .low = 1, .high = 1000, .of = COMMAND_TRACE},
     [OPTION_JSON] = {"json", NULL, "one JSON object on standard output", AT(json),
-        .kind = VALUE_NONE, .everywhere = true},
+        .kind = VALUE_NONE, .of = COMMANDS_ALL & ~COMMAND_TRACE},
     [OPTION_HELP] = {"help", NULL, "this text", .letter = 'h', .kind = VALUE_NONE,
-        .everywhere = true},
+        .of = COMMANDS_ALL},
 };
+
+static bool takes(const struct command *command, const struct option_spec *spec)
+{
+    return (command->set & (spec->of ? spec->of : COMMANDS_RUN)) != 0;
+}
+
+static bool runs(const struct command *command)
+{
+    return (command->set & COMMANDS_RUN) != 0;
+}
 
 const char *option_name(enum option_id id)
 {
@@ -158,13 +181,13 @@ static void print_help(const struct command *command)
     printf("usage: shoal %s %s\n\n", command->name, command->usage);
     print_wrapped(command->summary, 0, 0);
     for (int limits = 0; limits < 2; limits++) {
-        if (limits && !command->runs) break;
+        if (limits && !runs(command)) break;
         puts(limits ? "\nHow to run (changes no byte of the picture):" : "\nOptions:");
         for (int i = 0; i < OPTIONS; i++)
-            if ((command->runs || specs[i].everywhere) && specs[i].limits == (limits != 0))
+            if (takes(command, &specs[i]) && specs[i].limits == (limits != 0))
                 print_option(&specs[i]);
     }
-    if (command->runs)
+    if (runs(command))
         puts("\nSizes: bytes, or with a unit: 3GiB, 512MiB, 2.5GB; max is no limit.\n"
              "More: man shoal.");
 }
@@ -322,9 +345,24 @@ static bool check_paths(const struct options *options)
     return false;
 }
 
+static bool check_window(const struct options *options)
+{
+    if (options->given[OPTION_STEP] && (options->given[OPTION_FROM] || options->given[OPTION_TO])) {
+        cli_error("--step says from when to when already: leave out --from and --to, or --step");
+        return false;
+    }
+    if (options->given[OPTION_TO] &&
+        !(options->to > (options->given[OPTION_FROM] ? options->from : 0))) {
+        cli_error("--to must be later than --from: there is nothing to draw");
+        return false;
+    }
+    return true;
+}
+
 static bool check_together(const struct command *command, const struct options *options)
 {
-    if (!command->runs) return true;
+    if (command == &command_trace) return check_window(options);
+    if (!runs(command)) return true;
     if (!options->given[OPTION_PROMPT] && command == &command_generate) {
         cli_error("nothing to paint: give a prompt, e.g. -p 'a red apple'");
         return false;
@@ -380,7 +418,7 @@ static void say_unknown(const struct command *command, const char *word)
     size_t count = 0;
 
     for (int i = 0; i < OPTIONS; i++)
-        if (command->runs || specs[i].everywhere) names[count++] = specs[i].name;
+        if (takes(command, &specs[i])) names[count++] = specs[i].name;
     snprintf(bare, sizeof bare, "%.*s", (int)strcspn(word + 2, "="), word + 2);
     nearest = options_nearest(bare, names, count);
     if (nearest)
@@ -413,7 +451,7 @@ static void say_bad_option(const struct command *command, int result, char **arg
     }
     length = strcspn(word + 2, "=");
     for (int i = 0; i < OPTIONS; i++)
-        if (command->runs || specs[i].everywhere)
+        if (takes(command, &specs[i]))
             matches += length > 0 && !strncmp(specs[i].name, word + 2, length);
     if (matches > 1)
         cli_error("%s is short for more than one option: write it out", word);
@@ -429,7 +467,7 @@ static void build_tables(
 
     *letters++ = ':';
     for (int i = 0; i < OPTIONS; i++) {
-        if (!command->runs && !specs[i].everywhere) continue;
+        if (!takes(command, &specs[i])) continue;
         table[count++] = (struct option){
             specs[i].name, specs[i].value ? required_argument : no_argument, NULL, 256 + i};
         if (specs[i].letter) *letters++ = specs[i].letter;
@@ -439,10 +477,10 @@ static void build_tables(
     table[count] = (struct option){0};
 }
 
-static int option_from_letter(int letter)
+static int option_from_letter(const struct command *command, int letter)
 {
     for (int i = 0; i < OPTIONS; i++)
-        if (specs[i].letter == letter) return i;
+        if (specs[i].letter == letter && takes(command, &specs[i])) return i;
     return OPTIONS;
 }
 
@@ -464,7 +502,7 @@ bool options_parse(
             say_bad_option(command, result, argv);
             return false;
         }
-        id = result >= 256 ? result - 256 : option_from_letter(result);
+        id = result >= 256 ? result - 256 : option_from_letter(command, result);
         if (id == OPTION_HELP) {
             print_help(command);
             *code = cli_finish(CLI_OK);
@@ -476,7 +514,7 @@ bool options_parse(
     if (argc - optind > command->max_arguments) {
         const char *extra = argv[optind + command->max_arguments];
 
-        if (command->runs)
+        if (runs(command))
             cli_error("'%s' belongs to no option: a prompt is given as -p '%s'", extra, extra);
         else
             cli_error("'%s' is one argument too many: see shoal %s --help", extra, command->name);
@@ -496,6 +534,7 @@ void options_apply(const struct options *options, struct shoal_request *request)
 {
     static const size_t sizes[] = {
         [VALUE_TEXT] = sizeof(char *),
+        [VALUE_PATH] = sizeof(char *),
         [VALUE_INTEGER] = sizeof(int32_t),
         [VALUE_NUMBER] = sizeof(float),
         [VALUE_SIZE] = sizeof(uint64_t),

@@ -1,5 +1,5 @@
 /*
- * The command line of generate, plan and verify (all of it), of devices and inspect (--json).
+ * The command line. One table holds every option of every subcommand and says who takes it.
  * Checks what can be checked without a model; what depends on the model is libshoal's to refuse.
  */
 #ifndef OPTIONS_H
@@ -32,9 +32,26 @@ enum option_id {
     OPTION_LANES,
     OPTION_DEVICE,
     OPTION_THREADS,
+    OPTION_TRACE,
+    OPTION_SVG,
+    OPTION_FROM,
+    OPTION_TO,
+    OPTION_STEP,
     OPTION_JSON,
     OPTION_HELP,
     OPTIONS
+};
+
+/* The subcommands, as sets. */
+enum command_set {
+    COMMAND_GENERATE = 1,
+    COMMAND_PLAN = 2,
+    COMMAND_VERIFY = 4,
+    COMMAND_DEVICES = 8,
+    COMMAND_INSPECT = 16,
+    COMMAND_TRACE = 32,
+    COMMANDS_RUN = COMMAND_GENERATE | COMMAND_PLAN | COMMAND_VERIFY,
+    COMMANDS_ALL = 63,
 };
 
 /* A subcommand as the command line sees it. */
@@ -42,18 +59,21 @@ struct command {
     const char *name;
     const char *usage;   /* after "shoal NAME" */
     const char *summary; /* a sentence or three for --help */
-    bool runs;           /* takes every option; false: --json and --help only */
+    enum command_set set;
     int max_arguments;
 };
 
 extern const struct command command_generate, command_plan, command_verify, command_devices,
-    command_inspect;
+    command_inspect, command_trace;
 
 struct options {
     struct shoal_model_paths paths; /* as given; model may be "mini" */
     struct shoal_request request;   /* only the members whose option was given are set */
     const char *output;
-    const char *argument; /* of inspect; NULL if none */
+    const char *trace;    /* where generate writes one */
+    float from, to;       /* seconds, of trace */
+    int32_t step;         /* of trace */
+    const char *argument; /* what is no option; NULL if none */
     char *prompt_buffer;  /* holds request.prompt when it came from standard input */
     bool json;
     bool given[OPTIONS];

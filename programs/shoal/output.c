@@ -1,13 +1,11 @@
 /*
- * Naming and checking the files that generate writes. The writing itself, and that a file appears
+ * Naming the files that generate writes. The writing itself, and that a file appears
  * complete or not at all, is libshoal's.
  */
 #include "output.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -16,110 +14,27 @@
 
 #define NUMBER_LAST 9999
 
-/* Room in a file name for the suffix of a file that is being written. */
-#define NAME_SPARE_BYTES 24
-
-/* Links followed from one name, as many as Linux follows. */
-#define LINKS_MOST 40
-
 /* ---- names ---- */
-
-/* False if the name does not fit. */
-__attribute__((format(printf, 2, 3))) static bool name_path(
-    char path[OUTPUT_PATH_BYTES], const char *format, ...)
-{
-    va_list values;
-    int length;
-
-    va_start(values, format);
-    length = vsnprintf(path, OUTPUT_PATH_BYTES, format, values);
-    va_end(values);
-    return length > 0 && length < OUTPUT_PATH_BYTES;
-}
-
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash ? slash + 1 : path;
-}
 
 /* The dot of the extension in `path`, or its end. */
 static const char *extension(const char *path)
 {
-    const char *name = base_name(path);
+    const char *name = target_base_name(path);
     const char *dot = strrchr(name, '.');
 
     return dot && dot != name ? dot : name + strlen(name);
 }
 
 /* x.png for one picture; x-1.png, x-2.png for several. */
-static bool name_file(const struct output *output, int32_t index, char path[OUTPUT_PATH_BYTES])
+static bool name_file(const struct output *output, int32_t index, char path[TARGET_PATH_BYTES])
 {
     const char *end = extension(output->path);
 
-    if (output->count == 1) return name_path(path, "%s", output->path);
-    return name_path(path, "%.*s-%d%s", (int)(end - output->path), output->path, index + 1, end);
-}
-
-/* The folder of the file `path`, "." for a bare name. False if it does not fit. */
-static bool name_folder(const char *path, char folder[OUTPUT_PATH_BYTES])
-{
-    const char *name = base_name(path);
-
-    if (name == path) return name_path(folder, ".");
-    return name_path(folder, "%.*s", (int)(name - path), path);
+    if (output->count == 1) return target_name(path, "%s", output->path);
+    return target_name(path, "%.*s-%d%s", (int)(end - output->path), output->path, index + 1, end);
 }
 
 /* ---- before the run ---- */
-
-static bool check_folder(const char *folder)
-{
-    struct stat status;
-
-    if (stat(folder, &status) != 0) {
-        cli_error(
-            "--output: folder '%s': %s: make it first, or name another", folder, strerror(errno));
-        return false;
-    }
-    if (!S_ISDIR(status.st_mode)) {
-        cli_error("--output: '%s' is no folder: name another", folder);
-        return false;
-    }
-    if (access(folder, W_OK | X_OK) != 0) {
-        cli_error("--output: folder '%s' cannot be written to: %s: name another", folder,
-            strerror(errno));
-        return false;
-    }
-    return true;
-}
-
-/* `folder` is a real path; `path` is what the user named. */
-static bool check_place(const char *folder, const char *path)
-{
-    static const char *const systems[] = {"/dev", "/proc"};
-
-    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++) {
-        size_t length = strlen(systems[i]);
-
-        if (strncmp(folder, systems[i], length) != 0) continue;
-        if (folder[length] != '\0' && folder[length] != '/') continue;
-        cli_error("--output: '%s' lies under %s, where no picture belongs: name a file elsewhere, "
-                  "or use -o - for standard output",
-            path, systems[i]);
-        return false;
-    }
-    return true;
-}
-
-static bool check_numbered(const char *path)
-{
-    char real[PATH_MAX];
-
-    /* Where realpath fails, check_folder knows why. */
-    if (realpath(path, real) && !check_place(real, path)) return false;
-    return check_folder(path);
-}
 
 static bool check_format(const char *path)
 {
@@ -134,71 +49,6 @@ static bool check_format(const char *path)
         return false;
     }
     return true;
-}
-
-static bool say_link_to_nothing(const char *path)
-{
-    cli_error("--output: '%s' is a link to nothing: remove it, or name another file", path);
-    return false;
-}
-
-/* `here` is a link: what it points to takes its place. False if that cannot be told. */
-static bool follow_link(char here[OUTPUT_PATH_BYTES])
-{
-    char target[OUTPUT_PATH_BYTES];
-    char folder[OUTPUT_PATH_BYTES];
-    ssize_t length = readlink(here, target, sizeof target - 1);
-
-    if (length <= 0) return false;
-    target[length] = '\0';
-    if (*target == '/') return name_path(here, "%s", target);
-    return name_folder(here, folder) && name_path(here, "%s/%s", folder, target);
-}
-
-/* A file of this kind, to which `path` leads, may be replaced. */
-static bool check_kind(const struct stat *status, const char *path)
-{
-    if (S_ISREG(status->st_mode)) return true;
-    if (S_ISDIR(status->st_mode))
-        cli_error("--output: '%s' is a folder: name a file", path);
-    else
-        cli_error("--output: '%s' is no regular file: name a file, or - for standard output", path);
-    return false;
-}
-
-/*
- * What is at `path` now may be replaced, or there is nothing. Links are followed one by one, since
- * only the way tells that /dev/stdout is meant: its real path may be any file.
- */
-static bool check_target(const char *path)
-{
-    char here[OUTPUT_PATH_BYTES];
-    char folder[OUTPUT_PATH_BYTES];
-    char real[PATH_MAX];
-    struct stat status;
-
-    snprintf(here, sizeof here, "%s", path);
-    for (int links = 0; links <= LINKS_MOST; links++) {
-        if (strlen(base_name(here)) > 255 - NAME_SPARE_BYTES) {
-            cli_error("--output: the name of '%s' is too long: give a shorter one", here);
-            return false;
-        }
-        name_folder(here, folder);
-        if (!realpath(folder, real))
-            return links && errno != EACCES ? say_link_to_nothing(path) : check_folder(folder);
-        if (!check_place(real, path)) return false;
-        if (lstat(here, &status) != 0) {
-            if (links && errno == ENOENT) return say_link_to_nothing(path);
-            if (errno == ENOENT) return check_folder(folder);
-            cli_error("--output: '%s': %s: name another file", here, strerror(errno));
-            return false;
-        }
-        if (!S_ISLNK(status.st_mode)) return check_kind(&status, path) && check_folder(folder);
-        if (!follow_link(here)) return say_link_to_nothing(path);
-    }
-    cli_error("--output: '%s' is a link that leads back to itself: remove it, or name another file",
-        path);
-    return false;
 }
 
 static bool check_stdout(int32_t count, bool json)
@@ -216,7 +66,7 @@ static bool check_stdout(int32_t count, bool json)
 
 static bool check_file(const struct output *output)
 {
-    char path[OUTPUT_PATH_BYTES];
+    char path[TARGET_PATH_BYTES];
 
     if (!check_format(output->path)) return false;
     for (int32_t i = 0; i < output->count; i++) {
@@ -224,7 +74,7 @@ static bool check_file(const struct output *output)
             cli_error("--output: '%s' is too long: give a shorter path", output->path);
             return false;
         }
-        if (!check_target(path)) return false;
+        if (!target_check("--output", path)) return false;
     }
     return true;
 }
@@ -246,7 +96,7 @@ bool output_prepare(const char *path, int32_t count, bool json, struct output *o
     if (!path) output->path = "";
     if (!path || path[length - 1] == '/' || (stat(path, &status) == 0 && S_ISDIR(status.st_mode))) {
         output->kind = OUTPUT_NUMBERED;
-        return check_numbered(path ? path : ".");
+        return target_check_folder("--output", path ? path : ".");
     }
     return check_file(output);
 }
@@ -278,22 +128,22 @@ static bool copy_to_stdout(const char *path)
 
 /* libshoal writes to a path; so through a folder of our own, gone before this returns. */
 static enum shoal_status write_stdout(const struct shoal_result *result, int32_t index,
-    char path[OUTPUT_PATH_BYTES], struct shoal_error *error)
+    char path[TARGET_PATH_BYTES], struct shoal_error *error)
 {
     const char *temporary = getenv("TMPDIR");
-    char folder[OUTPUT_PATH_BYTES - 16];
+    char folder[TARGET_PATH_BYTES - 16];
     enum shoal_status status;
 
     snprintf(
         folder, sizeof folder, "%s/shoal-XXXXXX", temporary && *temporary ? temporary : "/tmp");
     if (!mkdtemp(folder)) return fail(error, "making a folder like", folder);
-    snprintf(path, OUTPUT_PATH_BYTES, "%s/picture.png", folder);
+    snprintf(path, TARGET_PATH_BYTES, "%s/picture.png", folder);
     status = shoal_result_write_png(result, index, path, error);
     if (status == SHOAL_OK && !copy_to_stdout(path) && !ferror(stdout))
         status = fail(error, "copying", path);
     unlink(path);
     rmdir(folder);
-    snprintf(path, OUTPUT_PATH_BYTES, "-");
+    snprintf(path, TARGET_PATH_BYTES, "-");
     return status;
 }
 
@@ -302,7 +152,7 @@ static enum shoal_status write_stdout(const struct shoal_result *result, int32_t
  * the picture replaces it.
  */
 static enum shoal_status reserve_number(
-    const struct output *output, char path[OUTPUT_PATH_BYTES], struct shoal_error *error)
+    const struct output *output, char path[TARGET_PATH_BYTES], struct shoal_error *error)
 {
     size_t length = strlen(output->path);
     const char *slash = length > 0 && output->path[length - 1] != '/' ? "/" : "";
@@ -310,7 +160,7 @@ static enum shoal_status reserve_number(
     for (int number = 1; number <= NUMBER_LAST; number++) {
         int fd;
 
-        if (!name_path(path, "%s%sshoal-%04d.png", output->path, slash, number)) {
+        if (!target_name(path, "%s%sshoal-%04d.png", output->path, slash, number)) {
             errno = ENAMETOOLONG;
             return fail(error, "naming a picture in", output->path);
         }
@@ -326,7 +176,7 @@ static enum shoal_status reserve_number(
 }
 
 static enum shoal_status write_numbered(const struct output *output,
-    const struct shoal_result *result, int32_t index, char path[OUTPUT_PATH_BYTES],
+    const struct shoal_result *result, int32_t index, char path[TARGET_PATH_BYTES],
     struct shoal_error *error)
 {
     enum shoal_status status = reserve_number(output, path, error);
@@ -338,7 +188,7 @@ static enum shoal_status write_numbered(const struct output *output,
 }
 
 enum shoal_status output_write(const struct output *output, const struct shoal_result *result,
-    int32_t index, char path[OUTPUT_PATH_BYTES], struct shoal_error *error)
+    int32_t index, char path[TARGET_PATH_BYTES], struct shoal_error *error)
 {
     switch (output->kind) {
     case OUTPUT_STDOUT:

@@ -2,9 +2,7 @@
 #ifndef OUTPUT_H
 #define OUTPUT_H
 
-#include "cli.h"
-
-#define OUTPUT_PATH_BYTES 4096
+#include "target.h"
 
 enum output_kind {
     OUTPUT_NUMBERED, /* shoal-0001.png and so on in a folder, never replacing a file */
@@ -26,7 +24,7 @@ bool output_prepare(const char *path, int32_t count, bool json, struct output *o
 
 /* Writes picture `index` and leaves its path in `path`. */
 SHOAL_CHECKED enum shoal_status output_write(const struct output *output,
-    const struct shoal_result *result, int32_t index, char path[OUTPUT_PATH_BYTES],
+    const struct shoal_result *result, int32_t index, char path[TARGET_PATH_BYTES],
     struct shoal_error *error);
 
 #endif

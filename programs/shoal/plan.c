@@ -7,7 +7,7 @@ const struct command command_plan = {
     .summary = "Says what generate would do with the same options, without doing it: what stays "
                "on the device and what streams, the peak of device and host memory, bytes and "
                "operations a step, and the least budget that works. The figures are exact.",
-    .runs = true,
+    .set = COMMAND_PLAN,
 };
 
 int plan_main(int argc, char **argv)

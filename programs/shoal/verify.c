@@ -19,7 +19,7 @@ const struct command command_verify = {
     .summary = "Runs without a limit and under several memory plans, compares the hashes of "
                "latents and pictures, prints a table, and fails (exit code 4) on a difference. "
                "Options that say how to run make a plan of their own, \"as asked\".",
-    .runs = true,
+    .set = COMMAND_VERIFY,
 };
 
 struct candidate {

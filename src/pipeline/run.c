@@ -140,9 +140,14 @@ static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
 {
     struct real_stage *r = (struct real_stage *)stage;
     uint64_t now = clock_ns(), copied = streamer_stats(r->streamer).copied_bytes;
+    const char *unit = unit_name(r->progress.phase);
+    int32_t first = r->progress.step + 1;
     char name[TRACE_NAME_BYTES];
 
-    snprintf(name, sizeof name, "%s %d", unit_name(r->progress.phase), done);
+    if (first < done) /* what shares a walk is done at once */
+        snprintf(name, sizeof name, "%ss %d-%d", unit, first, done);
+    else
+        snprintf(name, sizeof name, "%s %d", unit, done);
     trace_add(r->trace, TRACE_PHASE, name, r->unit_ns, now, copied - r->unit_bytes);
     r->progress.step = done;
     r->progress.steps = of;

@@ -5,6 +5,7 @@
 #include "base/trace.h"
 
 #include <jansson.h>
+#include <math.h>
 
 static json_t *written(const struct trace *trace, const char *title)
 {
@@ -39,6 +40,13 @@ static double number(const json_t *event, const char *member)
     return json_number_value(json_object_get(event, member));
 }
 
+/* cmocka's own compares floats. */
+static void assert_number(const json_t *event, const char *member, double expected)
+{
+    if (fabs(number(event, member) - expected) > 1e-9)
+        fail_msg("%s is %.12g, not %.12g", member, number(event, member), expected);
+}
+
 static const char *string(const json_t *event, const char *member)
 {
     return json_string_value(json_object_get(event, member));
@@ -69,10 +77,10 @@ static void test_one_of_each(void **state)
     for (int kind = 0; kind < TRACE_KINDS; kind++) {
         assert_string_equal(string(events[kind], "cat"), kinds[kind]);
         assert_string_equal(string(events[kind], "name"), "layers.3");
-        assert_float_equal(number(events[kind], "ts"), 0.01 * kind, 1e-9);
-        assert_float_equal(number(events[kind], "dur"), 1.234, 1e-9);
-        assert_float_equal(number(json_object_get(events[kind], "args"), "bytes"),
-            (double)((uint64_t)kind << 33), 0);
+        assert_number(events[kind], "ts", 0.01 * kind);
+        assert_number(events[kind], "dur", 1.234);
+        assert_number(
+            json_object_get(events[kind], "args"), "bytes", (double)((uint64_t)kind << 33));
     }
     json_decref(root);
     trace_destroy(&trace);
@@ -104,12 +112,12 @@ static void test_overlapping_spans_get_rows(void **state)
     assert_int_equal(complete_events(root, events, 8), 8);
     assert_string_equal(string(events[0], "name"), "steps");
     assert_string_equal(string(events[1], "name"), "step 1");
-    assert_float_equal(number(events[1], "tid"), 100, 0);
+    assert_number(events[1], "tid", 100);
     for (size_t i = 0; i < 5; i++) {
         assert_string_equal(string(events[i + 2], "cat"), "read");
-        assert_float_equal(number(events[i + 2], "tid"), spans[i].tid, 0);
+        assert_number(events[i + 2], "tid", spans[i].tid);
     }
-    assert_float_equal(number(events[7], "dur"), 0, 0);
+    assert_number(events[7], "dur", 0);
     json_decref(root);
     trace_destroy(&trace);
 }
@@ -220,8 +228,7 @@ static void test_threads_record_at_once(void **state)
         int number_of = string(events[i], "name")[7] - '0';
 
         assert_in_range(number_of, 0, THREADS - 1);
-        assert_float_equal(
-            number(json_object_get(events[i], "args"), "bytes"), (double)seen[number_of], 0);
+        assert_number(json_object_get(events[i], "args"), "bytes", (double)seen[number_of]);
         seen[number_of]++;
     }
     json_decref(root);

@@ -7,9 +7,17 @@
 
 #include "wire/layout.h"
 
+/* The commonest values, and each value's rank among them; TABLE_BYTES for all others. */
+struct wire_table {
+    uint8_t values[TABLE_BYTES]; /* of the first level, then the next's */
+    uint8_t ranks[256];
+};
+
+void wire_table_init(struct wire_table *table, const uint8_t values[TABLE_BYTES]);
+
 /* A tile in a payload. */
 struct wire_tile {
-    const uint8_t *table; /* TABLE_BYTES: the values of the first level, then the next's */
+    const uint8_t *table; /* struct wire_table's values */
     const uint8_t *record, *part;
     bool raw;
 };
@@ -28,11 +36,11 @@ struct wire_path {
      * Writes the record, and a part into `part` (PART_ROOM), whose bytes are returned; *raw says
      * which of the two kinds of tile it became.
      */
-    size_t (*encode)(const struct wire_kind *kind, const uint8_t table[TABLE_BYTES],
+    size_t (*encode)(const struct wire_kind *kind, const struct wire_table *table,
         const uint8_t *elements, uint8_t *record, uint8_t *part, bool *raw);
 };
 
-extern const struct wire_path wire_path_reference;
+extern const struct wire_path wire_path_reference, wire_path_avx2, wire_path_avx512;
 
 /* The paths that this CPU has, slowest first, beginning with the reference; NULL after the last. */
 const struct wire_path *wire_path_at(int index);

@@ -115,6 +115,14 @@ static size_t put_ranks(uint8_t *codes, uint8_t *part, const uint8_t ranks[WIRE_
     return (at + 7) / 8;
 }
 
+void wire_table_init(struct wire_table *table, const uint8_t values[TABLE_BYTES])
+{
+    memcpy(table->values, values, TABLE_BYTES);
+    memset(table->ranks, TABLE_BYTES, sizeof table->ranks);
+    for (uint8_t rank = 0; rank < TABLE_BYTES; rank++)
+        table->ranks[values[rank]] = rank;
+}
+
 /* ---- tiles ---- */
 
 static void decode(const struct wire_kind *kind, const struct wire_tile *tile, uint8_t *elements)
@@ -141,16 +149,7 @@ static void decode(const struct wire_kind *kind, const struct wire_tile *tile, u
     join(kind, tile->record, high, elements);
 }
 
-static uint8_t rank_of(const uint8_t table[TABLE_BYTES], uint8_t value)
-{
-    uint8_t rank = 0;
-
-    while (rank < TABLE_BYTES && table[rank] != value)
-        rank++;
-    return rank;
-}
-
-static size_t encode(const struct wire_kind *kind, const uint8_t table[TABLE_BYTES],
+static size_t encode(const struct wire_kind *kind, const struct wire_table *table,
     const uint8_t *elements, uint8_t *record, uint8_t *part, bool *raw)
 {
     uint8_t *planes = record + kind_low_bytes(kind);
@@ -166,7 +165,7 @@ static size_t encode(const struct wire_kind *kind, const uint8_t table[TABLE_BYT
         for (unsigned plane = 0; plane < kind->planes; plane++)
             put_bit(planes + plane * PLANE_BYTES, i, high[i] >> plane & 1u);
         value = (uint8_t)((high[i] & kind_coded(kind)) - part[0]);
-        ranks[i] = rank_of(table, value);
+        ranks[i] = table->ranks[value];
     }
     bytes = put_ranks(planes + kind->planes * PLANE_BYTES, part, ranks);
     for (int i = 0; i < WIRE_TILE; i++)

@@ -85,9 +85,9 @@ static const uint8_t *tile_elements(const struct wire_kind *kind, const uint8_t 
 
 /* The commonest values of tiles spread over the whole; among equals, the smaller. */
 static void choose_table(
-    const struct wire_kind *kind, const uint8_t *data, uint64_t count, uint8_t table[TABLE_BYTES])
+    const struct wire_kind *kind, const uint8_t *data, uint64_t count, struct wire_table *table)
 {
-    uint8_t buffer[2 * WIRE_TILE], low[WIRE_TILE], high[WIRE_TILE];
+    uint8_t buffer[2 * WIRE_TILE], low[WIRE_TILE], high[WIRE_TILE], commonest[TABLE_BYTES];
     uint64_t tiles = tile_count(count), sampled = tiles < SAMPLE_TILES ? tiles : SAMPLE_TILES;
     int32_t counts[256] = {0};
 
@@ -101,13 +101,14 @@ static void choose_table(
             counts[(uint8_t)((high[j] & kind_coded(kind)) - base)]++;
     }
     for (int rank = 0; rank < TABLE_BYTES; rank++) {
-        int commonest = 0;
+        int most = 0;
 
         for (int value = 1; value < 256; value++)
-            if (counts[value] > counts[commonest]) commonest = value;
-        table[rank] = (uint8_t)commonest;
-        counts[commonest] = -1;
+            if (counts[value] > counts[most]) most = value;
+        commonest[rank] = (uint8_t)most;
+        counts[most] = -1;
     }
+    wire_table_init(table, commonest);
 }
 
 #define GROUP_TILES 32 /* of one call of the pool */
@@ -116,7 +117,8 @@ struct encoding {
     const struct wire_kind *kind;
     const struct wire_path *path;
     struct wire_layout layout;
-    const uint8_t *data, *table;
+    struct wire_table table;
+    const uint8_t *data;
     uint64_t count;
     uint8_t *payload;
 };
@@ -145,7 +147,7 @@ static void encode_group(void *arg, int64_t index, int worker)
         const uint8_t *elements = tile_elements(e->kind, e->data, e->count, tile, buffer);
         uint8_t *record = e->payload + e->layout.records + tile * kind_record_bytes(e->kind);
         bool raw;
-        size_t bytes = e->path->encode(e->kind, e->table, elements, record, part, &raw);
+        size_t bytes = e->path->encode(e->kind, &e->table, elements, record, part, &raw);
 
         memcpy(parts, part, bytes);
         parts += bytes;
@@ -179,12 +181,13 @@ uint64_t wire_encode(
     const struct wire_kind *kind = wire_kind_of(dtype);
     struct header header = {.version = WIRE_VERSION, .dtype = kind->code, .count = count};
     struct encoding e = {
-        kind, best_path(), layout_of(kind, count), data, header.table, count, payload};
+        kind, best_path(), layout_of(kind, count), {{0}, {0}}, data, count, payload};
     int64_t groups = (int64_t)((e.layout.tiles + GROUP_TILES - 1) / GROUP_TILES);
     uint64_t parts_bytes, end;
 
     memcpy(header.magic, magic, sizeof magic);
-    choose_table(kind, data, count, header.table);
+    choose_table(kind, data, count, &e.table);
+    memcpy(header.table, e.table.values, TABLE_BYTES);
     if (pool)
         pool_run(pool, groups, encode_group, &e);
     else
@@ -204,17 +207,18 @@ double wire_estimate(enum dtype dtype, const void *sample, uint64_t count)
 {
     const struct wire_kind *kind = wire_kind_of(dtype);
     const struct wire_path *path = best_path();
-    uint8_t table[TABLE_BYTES], record[2 * WIRE_TILE], part[PART_ROOM];
+    uint8_t record[2 * WIRE_TILE], part[PART_ROOM];
+    struct wire_table table;
     uint64_t tiles = count / WIRE_TILE, bytes = 0;
     const uint8_t *data = sample;
     bool raw;
 
     if (!tiles) return 1;
-    choose_table(kind, data, tiles * WIRE_TILE, table);
+    choose_table(kind, data, tiles * WIRE_TILE, &table);
     for (uint64_t tile = 0; tile < tiles; tile++)
         bytes +=
             4 + kind_record_bytes(kind) +
-            path->encode(kind, table, data + tile * WIRE_TILE * kind->bytes, record, part, &raw);
+            path->encode(kind, &table, data + tile * WIRE_TILE * kind->bytes, record, part, &raw);
     return (double)bytes / (double)(tiles * WIRE_TILE * kind->bytes);
 }
 

@@ -120,7 +120,7 @@ static void test_sizes(void **state)
 /* ---- the paths ---- */
 
 static void assert_same_tile(
-    const struct wire_path *path, enum dtype dtype, const uint8_t *table, const uint8_t *elements)
+    const struct wire_path *path, enum dtype dtype, const uint8_t *values, const uint8_t *elements)
 {
     const struct wire_path *oracle = wire_path_at(0);
     const struct wire_kind *kind = wire_kind_of(dtype);
@@ -128,11 +128,13 @@ static void assert_same_tile(
     uint8_t *records[2] = {wire_room(record_bytes), wire_room(record_bytes)};
     uint8_t *parts[2] = {wire_room(PART_ROOM), wire_room(PART_ROOM)};
     uint8_t *got = wire_room(bytes), *part;
+    struct wire_table table;
     size_t sizes[2];
     bool raw[2];
 
-    sizes[0] = oracle->encode(kind, table, elements, records[0], parts[0], &raw[0]);
-    sizes[1] = path->encode(kind, table, elements, records[1], parts[1], &raw[1]);
+    wire_table_init(&table, values);
+    sizes[0] = oracle->encode(kind, &table, elements, records[0], parts[0], &raw[0]);
+    sizes[1] = path->encode(kind, &table, elements, records[1], parts[1], &raw[1]);
     assert_int_equal(sizes[0], sizes[1]);
     assert_int_equal(raw[0], raw[1]);
     assert_memory_equal(records[0], records[1], record_bytes);
@@ -140,7 +142,7 @@ static void assert_same_tile(
     /* In a payload, AFTER_BYTES follow the last part. */
     part = wire_room(sizes[0] + AFTER_BYTES);
     memcpy(part, parts[0], sizes[0]);
-    path->decode(kind, &(struct wire_tile){table, records[0], part, raw[0]}, got);
+    path->decode(kind, &(struct wire_tile){table.values, records[0], part, raw[0]}, got);
     assert_memory_equal(got, elements, bytes);
     free(part);
     for (int i = 0; i < 2; i++) {

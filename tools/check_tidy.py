@@ -33,7 +33,7 @@ def check(path):
     if not text.endswith("\n"):
         yield f"{name}: no newline at the end"
     library = name.parts[0] == "src"
-    portable = library and name.parts[1] not in ("base", "device")
+    portable = library and name.parts[1] not in ("base", "device", "wire")
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_COLUMNS:
             yield f"{name}:{number}: {len(line)} columns; at most {MAX_COLUMNS}"
@@ -44,7 +44,7 @@ def check(path):
                 and not code.lstrip().startswith(("*", "/*", "//")):
             yield f"{name}:{number}: the library does not call this: {line.strip()}"
         if portable and CONDITIONAL.match(line):
-            yield f"{name}:{number}: conditional compilation belongs in src/base and src/device"
+            yield f"{name}:{number}: conditional compilation belongs in src/base, src/device and src/wire"
 
 
 def main():

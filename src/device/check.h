@@ -7,6 +7,7 @@
 #define DEVICE_CHECK_H
 
 #include "device/device.h"
+#include "wire/wire.h"
 
 #include <assert.h>
 
@@ -143,6 +144,22 @@ static inline void check_conv2d(
     assert(!conv->affine.addr ||
            (check_float(conv->affine) && conv->affine.rows == 2 && conv->affine.cols == x.rows));
     (void)y, (void)x, (void)w, (void)bias, (void)scale;
+}
+
+static inline void check_unpack(struct matrix y, device_addr payload, uint64_t payload_bytes)
+{
+    assert(y.addr && wire_packs(y.dtype) && y.rows > 0 && y.cols > 0 && y.stride == y.cols);
+    assert(payload && payload % WIRE_ALIGNMENT == 0);
+    assert(payload_bytes && payload_bytes % WIRE_ALIGNMENT == 0);
+    (void)y, (void)payload, (void)payload_bytes;
+}
+
+/* Where the payload can be read: that it is the one for y. */
+static inline void check_payload(struct matrix y, struct wire_info info, uint64_t payload_bytes)
+{
+    assert(info.dtype == y.dtype && info.count == (uint64_t)(y.rows * y.cols));
+    assert(info.bytes == payload_bytes);
+    (void)y, (void)info, (void)payload_bytes;
 }
 
 #endif

@@ -135,6 +135,13 @@ struct compute_ops {
      * conv. */
     void (*conv2d)(struct stream *, struct matrix y, struct matrix x, struct matrix w,
         struct matrix bias, const struct conv *conv);
+
+    /*
+     * y = the tensor that was packed (wire/wire.h), bit for bit: y is dense, of the payload's type
+     * and count. The payload lies in the arena, aligned to WIRE_ALIGNMENT, and was checked before.
+     * `payload_bytes` are what it takes, which a device cannot always ask it.
+     */
+    void (*unpack)(struct stream *, struct matrix y, device_addr payload, uint64_t payload_bytes);
 };
 
 struct device_ops {

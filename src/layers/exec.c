@@ -87,6 +87,12 @@ static void skip_conv2d(struct stream *s, struct matrix y, struct matrix x, stru
     (void)s, (void)y, (void)x, (void)w, (void)bias, (void)conv;
 }
 
+static void skip_unpack(
+    struct stream *s, struct matrix y, device_addr payload, uint64_t payload_bytes)
+{
+    (void)s, (void)y, (void)payload, (void)payload_bytes;
+}
+
 static const struct compute_ops skip_ops = {
     .linear = skip_linear,
     .rms_norm = skip_rms_norm,
@@ -105,6 +111,7 @@ static const struct compute_ops skip_ops = {
     .group_norm = skip_group_norm,
     .affine = skip_affine,
     .conv2d = skip_conv2d,
+    .unpack = skip_unpack,
 };
 
 /* ---- scratch ---- */

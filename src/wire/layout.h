@@ -59,11 +59,6 @@ static inline size_t kind_raw_part_bytes(const struct wire_kind *kind)
     return kind->bytes * WIRE_TILE - kind_record_bytes(kind);
 }
 
-static inline uint64_t tile_count(uint64_t count)
-{
-    return count / WIRE_TILE + (count % WIRE_TILE != 0);
-}
-
 /* From the payload's beginning. */
 struct wire_layout {
     uint64_t tiles;
@@ -73,7 +68,7 @@ struct wire_layout {
 /* count <= WIRE_MOST */
 static inline struct wire_layout layout_of(const struct wire_kind *kind, uint64_t count)
 {
-    struct wire_layout layout = {.tiles = tile_count(count)};
+    struct wire_layout layout = {.tiles = wire_tiles(count)};
 
     layout.records = size_align(HEADER_BYTES + (layout.tiles + 1) * 4, WIRE_ALIGNMENT);
     layout.parts = layout.records + layout.tiles * kind_record_bytes(kind);

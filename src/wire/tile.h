@@ -32,6 +32,10 @@ struct wire_path {
     /* All WIRE_TILE elements. */
     void (*decode)(const struct wire_kind *kind, const struct wire_tile *tile, uint8_t *elements);
 
+    /* The coded bits of each high byte, less the tile's base. */
+    void (*values)(
+        const struct wire_kind *kind, const uint8_t *elements, uint8_t values[WIRE_TILE]);
+
     /*
      * Writes the record, and a part into `part` (PART_ROOM), whose bytes are returned; *raw says
      * which of the two kinds of tile it became.
@@ -45,12 +49,11 @@ extern const struct wire_path wire_path_reference, wire_path_avx2, wire_path_avx
 /* The paths that this CPU has, slowest first, beginning with the reference; NULL after the last. */
 const struct wire_path *wire_path_at(int index);
 
-/* ---- tile_reference.c, for the choice of the table too ---- */
+/* ---- wire.c: what wire_encode and wire_decode do, on this path ---- */
 
-/* The low bytes (of types that have them) and the high bytes of a tile. */
-void tile_split(const struct wire_kind *kind, const uint8_t *elements, uint8_t *low, uint8_t *high);
-
-/* What the tile's coded values are relative to: half of the tile's are not below it. */
-uint8_t tile_base(const struct wire_kind *kind, const uint8_t high[WIRE_TILE]);
+uint64_t wire_encode_on(const struct wire_path *path, struct pool *pool, enum dtype dtype,
+    const void *data, uint64_t count, void *payload);
+void wire_decode_on(
+    const struct wire_path *path, const void *payload, uint64_t first, uint64_t tiles, void *data);
 
 #endif

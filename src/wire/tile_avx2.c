@@ -216,6 +216,26 @@ INLINE size_t encode_tile(const struct wire_table *table, const uint8_t *element
     return part_bytes;
 }
 
+INLINE void values_of(
+    const uint8_t *elements, uint8_t values[WIRE_TILE], unsigned bytes, unsigned planes)
+{
+    uint8_t low[WIRE_TILE], high[WIRE_TILE], base;
+
+    split(elements, low, high, bytes);
+    base = find_base(high, planes);
+    for (size_t i = 0; i < WIRE_TILE; i += 32)
+        store_32(values + i,
+            _mm256_sub_epi8(_mm256_and_si256(load_32(high + i), ALL(0xff << planes)), ALL(base)));
+}
+
+static void tile_values(
+    const struct wire_kind *kind, const uint8_t *elements, uint8_t values[WIRE_TILE])
+{
+#define CALL(bytes, planes) values_of(elements, values, bytes, planes)
+    OF_KIND(kind, CALL);
+#undef CALL
+}
+
 static size_t encode(const struct wire_kind *kind, const struct wire_table *table,
     const uint8_t *elements, uint8_t *record, uint8_t *part, bool *raw)
 {
@@ -224,4 +244,4 @@ static size_t encode(const struct wire_kind *kind, const struct wire_table *tabl
 #undef CALL
 }
 
-const struct wire_path wire_path_avx2 = {"AVX2", decode, encode};
+const struct wire_path wire_path_avx2 = {"AVX2", decode, tile_values, encode};

@@ -173,6 +173,29 @@ INLINE size_t encode_tile(const struct wire_table *table, const uint8_t *element
     return part_bytes;
 }
 
+INLINE void values_of(
+    const uint8_t *elements, uint8_t values[WIRE_TILE], unsigned bytes, unsigned planes)
+{
+    uint8_t low[WIRE_TILE], high[WIRE_TILE], base;
+
+    split(elements, low, high, bytes);
+    base = find_base(high, planes);
+    for (size_t i = 0; i < WIRE_TILE; i += 64) {
+        __m512i coded = _mm512_and_si512(
+            _mm512_loadu_si512(high + i), _mm512_set1_epi8((char)(0xff << planes)));
+
+        _mm512_storeu_si512(values + i, _mm512_sub_epi8(coded, _mm512_set1_epi8((char)base)));
+    }
+}
+
+static void tile_values(
+    const struct wire_kind *kind, const uint8_t *elements, uint8_t values[WIRE_TILE])
+{
+#define CALL(bytes, planes) values_of(elements, values, bytes, planes)
+    OF_KIND(kind, CALL);
+#undef CALL
+}
+
 static size_t encode(const struct wire_kind *kind, const struct wire_table *table,
     const uint8_t *elements, uint8_t *record, uint8_t *part, bool *raw)
 {
@@ -181,4 +204,4 @@ static size_t encode(const struct wire_kind *kind, const struct wire_table *tabl
 #undef CALL
 }
 
-const struct wire_path wire_path_avx512 = {"AVX-512", decode, encode};
+const struct wire_path wire_path_avx512 = {"AVX-512", decode, tile_values, encode};

@@ -20,10 +20,8 @@
             call(2, 0);                                                                            \
         else if ((kind)->bytes == 2)                                                               \
             call(2, 3);                                                                            \
-        else if ((kind)->planes == 4)                                                              \
-            call(1, 4);                                                                            \
         else                                                                                       \
-            call(1, 3);                                                                            \
+            call(1, 4);                                                                            \
     } while (0)
 
 /*

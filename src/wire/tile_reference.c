@@ -4,7 +4,9 @@
  */
 #include "wire/tile.h"
 
-void tile_split(const struct wire_kind *kind, const uint8_t *elements, uint8_t *low, uint8_t *high)
+/* The low bytes (of types that have them) and the high bytes of a tile. */
+static void split(
+    const struct wire_kind *kind, const uint8_t *elements, uint8_t *low, uint8_t *high)
 {
     for (int i = 0; i < WIRE_TILE; i++) {
         if (kind->bytes == 2) {
@@ -34,7 +36,8 @@ static void join(
     }
 }
 
-uint8_t tile_base(const struct wire_kind *kind, const uint8_t high[WIRE_TILE])
+/* The largest that half of the coded bits of the tile are not below. */
+static uint8_t find_base(const struct wire_kind *kind, const uint8_t high[WIRE_TILE])
 {
     unsigned counts[256] = {0}, seen = 0;
     int value = 255;
@@ -149,6 +152,17 @@ static void decode(const struct wire_kind *kind, const struct wire_tile *tile, u
     join(kind, tile->record, high, elements);
 }
 
+static void tile_values(
+    const struct wire_kind *kind, const uint8_t *elements, uint8_t values[WIRE_TILE])
+{
+    uint8_t low[WIRE_TILE], high[WIRE_TILE], base;
+
+    split(kind, elements, low, high);
+    base = find_base(kind, high);
+    for (int i = 0; i < WIRE_TILE; i++)
+        values[i] = (uint8_t)((high[i] & kind_coded(kind)) - base);
+}
+
 static size_t encode(const struct wire_kind *kind, const struct wire_table *table,
     const uint8_t *elements, uint8_t *record, uint8_t *part, bool *raw)
 {
@@ -157,10 +171,10 @@ static size_t encode(const struct wire_kind *kind, const struct wire_table *tabl
     uint8_t high[WIRE_TILE], ranks[WIRE_TILE], value;
     size_t bytes;
 
-    tile_split(kind, elements, record, high);
+    split(kind, elements, record, high);
     memset(planes, 0, in_record);
     memset(part, 0, PART_ROOM);
-    part[0] = tile_base(kind, high);
+    part[0] = find_base(kind, high);
     for (unsigned i = 0; i < WIRE_TILE; i++) {
         for (unsigned plane = 0; plane < kind->planes; plane++)
             put_bit(planes + plane * PLANE_BYTES, i, high[i] >> plane & 1u);
@@ -179,4 +193,4 @@ static size_t encode(const struct wire_kind *kind, const struct wire_table *tabl
     return WIRE_TILE - in_record;
 }
 
-const struct wire_path wire_path_reference = {"scalar", decode, encode};
+const struct wire_path wire_path_reference = {"scalar", decode, tile_values, encode};

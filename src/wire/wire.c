@@ -24,7 +24,6 @@ static const struct wire_kind kinds[] = {
     {DTYPE_BF16, 1, 2, 0},
     {DTYPE_F16, 2, 2, 3},
     {DTYPE_F8_E4M3, 3, 1, 4},
-    {DTYPE_F8_E5M2, 4, 1, 3},
 };
 
 #define KINDS (sizeof kinds / sizeof *kinds)
@@ -81,24 +80,20 @@ static const uint8_t *tile_elements(const struct wire_kind *kind, const uint8_t 
     return buffer;
 }
 
-#define SAMPLE_TILES 128
+#define SAMPLE_TILES 64
 
 /* The commonest values of tiles spread over the whole; among equals, the smaller. */
-static void choose_table(
-    const struct wire_kind *kind, const uint8_t *data, uint64_t count, struct wire_table *table)
+static void choose_table(const struct wire_path *path, const struct wire_kind *kind,
+    const uint8_t *data, uint64_t count, struct wire_table *table)
 {
-    uint8_t buffer[2 * WIRE_TILE], low[WIRE_TILE], high[WIRE_TILE], commonest[TABLE_BYTES];
-    uint64_t tiles = tile_count(count), sampled = tiles < SAMPLE_TILES ? tiles : SAMPLE_TILES;
+    uint8_t buffer[2 * WIRE_TILE], values[WIRE_TILE], commonest[TABLE_BYTES];
+    uint64_t tiles = wire_tiles(count), sampled = tiles < SAMPLE_TILES ? tiles : SAMPLE_TILES;
     int32_t counts[256] = {0};
 
     for (uint64_t i = 0; i < sampled; i++) {
-        uint64_t tile = i * tiles / sampled;
-        uint8_t base;
-
-        tile_split(kind, tile_elements(kind, data, count, tile, buffer), low, high);
-        base = tile_base(kind, high);
+        path->values(kind, tile_elements(kind, data, count, i * tiles / sampled, buffer), values);
         for (int j = 0; j < WIRE_TILE; j++)
-            counts[(uint8_t)((high[j] & kind_coded(kind)) - base)]++;
+            counts[values[j]]++;
     }
     for (int rank = 0; rank < TABLE_BYTES; rank++) {
         int most = 0;
@@ -175,18 +170,17 @@ static uint64_t join_groups(const struct encoding *e)
     return at;
 }
 
-uint64_t wire_encode(
-    struct pool *pool, enum dtype dtype, const void *data, uint64_t count, void *payload)
+uint64_t wire_encode_on(const struct wire_path *path, struct pool *pool, enum dtype dtype,
+    const void *data, uint64_t count, void *payload)
 {
     const struct wire_kind *kind = wire_kind_of(dtype);
     struct header header = {.version = WIRE_VERSION, .dtype = kind->code, .count = count};
-    struct encoding e = {
-        kind, best_path(), layout_of(kind, count), {{0}, {0}}, data, count, payload};
+    struct encoding e = {kind, path, layout_of(kind, count), {{0}, {0}}, data, count, payload};
     int64_t groups = (int64_t)((e.layout.tiles + GROUP_TILES - 1) / GROUP_TILES);
     uint64_t parts_bytes, end;
 
     memcpy(header.magic, magic, sizeof magic);
-    choose_table(kind, data, count, &e.table);
+    choose_table(path, kind, data, count, &e.table);
     memcpy(header.table, e.table.values, TABLE_BYTES);
     if (pool)
         pool_run(pool, groups, encode_group, &e);
@@ -203,6 +197,12 @@ uint64_t wire_encode(
     return header.bytes;
 }
 
+uint64_t wire_encode(
+    struct pool *pool, enum dtype dtype, const void *data, uint64_t count, void *payload)
+{
+    return wire_encode_on(best_path(), pool, dtype, data, count, payload);
+}
+
 double wire_estimate(enum dtype dtype, const void *sample, uint64_t count)
 {
     const struct wire_kind *kind = wire_kind_of(dtype);
@@ -214,7 +214,7 @@ double wire_estimate(enum dtype dtype, const void *sample, uint64_t count)
     bool raw;
 
     if (!tiles) return 1;
-    choose_table(kind, data, tiles * WIRE_TILE, &table);
+    choose_table(path, kind, data, tiles * WIRE_TILE, &table);
     for (uint64_t tile = 0; tile < tiles; tile++)
         bytes +=
             4 + kind_record_bytes(kind) +
@@ -336,33 +336,42 @@ enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *wh
 
 /* ---- decoding ---- */
 
-static void decode_tiles(const struct wire_path *path, const uint8_t *payload, uint64_t first,
-    uint64_t tiles, uint8_t *data)
+struct wire_info wire_info(const void *payload)
 {
-    const struct header *header = (const void *)payload;
+    const struct header *header = payload;
+
+    return (struct wire_info){kind_by_code(header->dtype)->dtype, header->count, header->bytes};
+}
+
+void wire_decode_on(
+    const struct wire_path *path, const void *payload, uint64_t first, uint64_t tiles, void *data)
+{
+    const uint8_t *bytes = payload;
+    const struct header *header = payload;
+    uint8_t *to = data;
     const struct wire_kind *kind = kind_by_code(header->dtype);
     struct wire_layout layout = layout_of(kind, header->count);
 
     for (uint64_t i = first; i < first + tiles; i++) {
-        uint32_t entry = load_u32(payload + HEADER_BYTES + i * 4);
+        uint32_t entry = load_u32(bytes + HEADER_BYTES + i * 4);
         struct wire_tile tile = {header->table,
-            payload + layout.records + i * kind_record_bytes(kind),
-            payload + layout.parts + (uint64_t)(entry & ~TILE_RAW) * PART_UNIT, entry & TILE_RAW};
+            bytes + layout.records + i * kind_record_bytes(kind),
+            bytes + layout.parts + (uint64_t)(entry & ~TILE_RAW) * PART_UNIT, entry & TILE_RAW};
         uint64_t left = header->count - i * WIRE_TILE;
         uint8_t buffer[2 * WIRE_TILE];
 
-        path->decode(kind, &tile, left < WIRE_TILE ? buffer : data);
-        if (left < WIRE_TILE) memcpy(data, buffer, left * kind->bytes);
-        data += WIRE_TILE * kind->bytes;
+        path->decode(kind, &tile, left < WIRE_TILE ? buffer : to);
+        if (left < WIRE_TILE) memcpy(to, buffer, left * kind->bytes);
+        to += WIRE_TILE * kind->bytes;
     }
 }
 
 void wire_decode_reference(const void *payload, uint64_t first, uint64_t tiles, void *data)
 {
-    decode_tiles(wire_path_at(0), payload, first, tiles, data);
+    wire_decode_on(wire_path_at(0), payload, first, tiles, data);
 }
 
 void wire_decode(const void *payload, uint64_t first, uint64_t tiles, void *data)
 {
-    decode_tiles(best_path(), payload, first, tiles, data);
+    wire_decode_on(best_path(), payload, first, tiles, data);
 }

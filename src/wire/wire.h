@@ -21,6 +21,11 @@
 /* Whether there is a codec for it. */
 bool wire_packs(enum dtype dtype);
 
+static inline uint64_t wire_tiles(uint64_t count)
+{
+    return count / WIRE_TILE + (count % WIRE_TILE != 0);
+}
+
 /* The most bytes that a payload of `count` elements takes. */
 uint64_t wire_bound(enum dtype dtype, uint64_t count);
 
@@ -44,6 +49,9 @@ struct wire_info {
  */
 enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *what,
     struct wire_info *info, struct shoal_error *error) SHOAL_CHECKED;
+
+/* The same of a payload that was checked. */
+struct wire_info wire_info(const void *payload);
 
 /* Tiles [first, first + tiles) to `data`, where tile `first` begins. The payload was checked. The
  * scalar reference, and the fastest that this CPU has: the same bits. */

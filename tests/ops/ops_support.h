@@ -6,6 +6,7 @@
 
 #include "base/number.h"
 #include "device/cpu/internal.h"
+#include "wire/wire.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -139,6 +140,21 @@ static inline void assert_close(
         for (const uint8_t *p = (const uint8_t *)(row_of(got, r) + got.cols);
              p < (const uint8_t *)row_of(got, r + 1); p++)
             if (*p != GAP_BYTE) fail_msg("%s: wrote between the rows", what);
+}
+
+/* A dense matrix of weights, packed: aligned, and exactly as big as it is. */
+static inline void *pack_matrix(struct matrix m, uint64_t *bytes)
+{
+    uint64_t count = (uint64_t)(m.rows * m.cols), bound = wire_bound(m.dtype, count);
+    void *room = aligned_alloc(WIRE_ALIGNMENT, bound), *payload;
+
+    assert_non_null(room);
+    *bytes = wire_encode(NULL, m.dtype, (const void *)(uintptr_t)m.addr, count, room);
+    payload = aligned_alloc(WIRE_ALIGNMENT, *bytes);
+    assert_non_null(payload);
+    memcpy(payload, room, *bytes);
+    free(room);
+    return payload;
 }
 
 /* A device and its compute stream. */

@@ -51,6 +51,8 @@ static void test_operations(void **state)
     ops->conv2d(stream, at(DTYPE_F32, 5, 16), at(DTYPE_F32, 3, 4), at(DTYPE_BF16, 5, 27),
         MATRIX_NONE, &conv);
     assert_added(2 * 5 * 3 * 9 * 16, 4 * 80 + 4 * 12 + 2 * 135);
+    ops->unpack(stream, w, (device_addr)1 << 40, 640);
+    assert_added(0, 64 + 640);
 }
 
 static void test_arena_and_copies(void **state)

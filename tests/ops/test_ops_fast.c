@@ -98,6 +98,29 @@ static void test_widening(void **state)
     }
 }
 
+/* Packed weights come back as they were, from both tables. */
+static void test_unpack(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        enum dtype dtype = random_int(0, 1) ? DTYPE_BF16 : DTYPE_F16;
+        int64_t rows = random_int(1, 300), cols = random_int(1, 300);
+        struct matrix w = random_matrix(dtype, rows, cols, cols);
+        struct matrix y = matrix_new(dtype, rows, cols, cols);
+        uint64_t bytes;
+        void *payload = pack_matrix(w, &bytes);
+        device_addr addr = (device_addr)(uintptr_t)payload;
+
+        fast.ops->unpack(fast.stream, y, addr, bytes);
+        assert_same_bytes(y, w);
+        memset((void *)(uintptr_t)y.addr, GAP_BYTE, matrix_bytes(y));
+        reference.ops->unpack(reference.stream, y, addr, bytes);
+        assert_same_bytes(y, w);
+        free(payload);
+        DROP(w, y);
+    }
+}
+
 static void test_norms(void **state)
 {
     (void)state;
@@ -304,6 +327,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_widening),
+        cmocka_unit_test(test_unpack),
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_group_norm),
         cmocka_unit_test(test_elements),

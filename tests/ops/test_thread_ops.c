@@ -154,6 +154,27 @@ static void test_split_rows(void **state)
     }
 }
 
+/* Several groups of tiles, the last of them short. */
+static void test_unpack(void **state)
+{
+    struct matrix w = random_matrix(DTYPE_BF16, 1, 150001, 150001);
+    uint64_t bytes;
+    void *payload = pack_matrix(w, &bytes);
+
+    (void)state;
+    for (int threads = 1; threads <= 4; threads++) {
+        struct bench b = bench_open(cpu_kernels_at(0), threads);
+        struct matrix y = matrix_new(DTYPE_BF16, 1, 150001, 150001);
+
+        b.ops->unpack(b.stream, y, (device_addr)(uintptr_t)payload, bytes);
+        assert_same_bytes(y, w);
+        matrix_drop(y);
+        bench_close(&b);
+    }
+    free(payload);
+    matrix_drop(w);
+}
+
 /* AVX2 and AVX-512 sum up in the same order. */
 static void test_kernels_agree(void **state)
 {
@@ -179,6 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_and_addresses),
         cmocka_unit_test(test_split_rows),
+        cmocka_unit_test(test_unpack),
         cmocka_unit_test(test_kernels_agree),
     };
 

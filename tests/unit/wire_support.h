@@ -26,7 +26,7 @@ static inline float wire_gaussian(void)
 static inline uint16_t wire_element(enum dtype dtype, float value)
 {
     uint32_t bits = float_to_bits(value), sign = bits >> 31;
-    unsigned mantissa_bits = dtype == DTYPE_F16 ? 10 : dtype == DTYPE_F8_E4M3 ? 3 : 2;
+    unsigned mantissa_bits = dtype == DTYPE_F16 ? 10 : 3;
     unsigned width = dtype == DTYPE_F16 ? 16 : 8, most = (1u << (width - 1)) - 2;
     int bias = dtype == DTYPE_F8_E4M3 ? 7 : 15;
     float scaled = ldexpf(fabsf(value), bias - 127);

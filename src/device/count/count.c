@@ -220,6 +220,16 @@ static void conv2d(struct stream *stream, struct matrix y, struct matrix x, stru
     add(stream, 0, conv->affine, MATRIX_NONE, MATRIX_NONE, MATRIX_NONE);
 }
 
+static void unpack(
+    struct stream *stream, struct matrix y, device_addr payload, uint64_t payload_bytes)
+{
+    struct count_totals *totals = &((struct count_device *)stream->device)->totals;
+
+    check_unpack(y, payload, payload_bytes);
+    add(stream, 0, y, MATRIX_NONE, MATRIX_NONE, MATRIX_NONE);
+    totals->traffic = whole((double)totals->traffic + (double)payload_bytes);
+}
+
 static const struct compute_ops count_compute = {
     .linear = linear,
     .rms_norm = rms_norm,
@@ -238,6 +248,7 @@ static const struct compute_ops count_compute = {
     .group_norm = group_norm,
     .affine = affine_op,
     .conv2d = conv2d,
+    .unpack = unpack,
 };
 
 /* ---- the device ---- */

@@ -80,6 +80,8 @@ void cpu_attention(struct stream *, struct matrix out, struct matrix q, struct m
     struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
 void cpu_conv2d(struct stream *, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv);
+void cpu_unpack(struct stream *, struct matrix y, device_addr payload, uint64_t payload_bytes);
+
 /* ---- what they have in common ---- */
 
 static inline float *row_of(struct matrix m, int64_t row)

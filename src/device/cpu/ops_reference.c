@@ -385,6 +385,18 @@ static void conv2d(struct stream *stream, struct matrix y, struct matrix x, stru
         }
 }
 
+static void unpack(
+    struct stream *stream, struct matrix y, device_addr payload, uint64_t payload_bytes)
+{
+    const void *from = (const void *)(uintptr_t)payload;
+
+    (void)stream;
+    check_unpack(y, payload, payload_bytes);
+    check_payload(y, wire_info(from), payload_bytes);
+    wire_decode_reference(
+        from, 0, wire_tiles((uint64_t)(y.rows * y.cols)), (void *)(uintptr_t)y.addr);
+}
+
 const struct compute_ops cpu_reference_ops = {
     .linear = linear,
     .rms_norm = rms_norm,
@@ -403,4 +415,5 @@ const struct compute_ops cpu_reference_ops = {
     .group_norm = group_norm,
     .affine = affine_op,
     .conv2d = conv2d,
+    .unpack = unpack,
 };

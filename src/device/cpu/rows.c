@@ -423,4 +423,5 @@ const struct compute_ops cpu_fast_ops = {
     .group_norm = group_norm,
     .affine = affine,
     .conv2d = cpu_conv2d,
+    .unpack = cpu_unpack,
 };

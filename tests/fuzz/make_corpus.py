@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of the fuzz targets: small valid files and every hostile case we know.
 
-    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,index,tokenizer}
+    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,index,tokenizer,wire}
 
 The files are committed; tests/unit/test_fuzz_corpus.c replays them. What a fuzzer finds is added by
 hand, under a name that says what it was.
@@ -267,8 +267,115 @@ def tokenizer():
     yield "truncation", bpe(b"a", truncation={"max_length": 1})
 
 
+# ---- the wire, written from docs/formats.md ----
+
+WIRE_CODES = {"BF16": (1, 2, 0), "F16": (2, 2, 3), "F8_E4M3": (3, 1, 4)}  # code, bytes, P
+BF16_TABLE = bytes([0, 255, 254, 1, 253, 252, 2, 251, 250])
+
+
+def wire_plane(bits):
+    number = sum(bit << i for i, bit in enumerate(bits))
+    return number.to_bytes(-(-len(bits) // 8), "little")
+
+
+def wire_tile(kind, table, elements, raw=False, base=None):
+    """A record and a part of 1024 elements."""
+    size, planes = WIRE_CODES[kind][1:]
+    width = 8 * size
+    turned = [(e << 1 | e >> (width - 1)) & ((1 << width) - 1) for e in elements]
+    high = [t >> (width - 8) for t in turned]
+    record = bytes(t & 255 for t in turned) if size == 2 else b""
+    if raw:
+        cut = 128 * (planes + 2)
+        return record + bytes(high[:cut]), bytes(high[cut:])
+    symbols = [h >> planes << planes for h in high]
+    base = sorted(symbols)[512] if base is None else base
+    left = [(s - base) & 255 for s in symbols]
+    levels = []
+    for level in range(3):
+        own = list(table[3 * level:3 * level + 3])
+        codes = [own.index(v) if v in own else 3 for v in left]
+        levels.append([c & 1 for c in codes] + [c >> 1 for c in codes])
+        left = [v for v, c in zip(left, codes) if c == 3]
+    record += b"".join(wire_plane([h >> p & 1 for h in high]) for p in range(planes))
+    part = bytes([base]) + wire_plane(levels[1] + levels[2]) + bytes(left)
+    return record + wire_plane(levels[0]), part + bytes(-len(part) % 4)
+
+
+def wire_payload(kind="BF16", tiles=(), count=None, table=BF16_TABLE, entries=None, **header):
+    """`tiles`: pairs of a record and a part, and whether it is raw."""
+    offsets, parts, records = [], b"", b""
+    for record, part, raw in tiles:
+        offsets.append(len(parts) // 4 | (raw << 31))
+        records, parts = records + record, parts + part
+    offsets.append(len(parts) // 4)
+    body = struct.pack(f"<{len(offsets)}I", *(entries or offsets))
+    body += bytes(-len(body) % 64) + records + parts
+    body += bytes(64 + -len(body) % 64)
+    fields = {"magic": b"shwp", "version": 1, "code": WIRE_CODES[kind][0], "zero": 0,
+              "count": 1024 * len(tiles) if count is None else count, "bytes": 64 + len(body), **header}
+    return struct.pack("<4sHBBQQ9s31s", *fields.values(), table, b"") + body
+
+
+def wire():
+    bell = [(0x3c00 + (i * i * 7919 >> 3) % 640 + (i % 2 << 15)) & 0xffff for i in range(1024)]
+    mixed = [i * 40503 & 0xffff for i in range(1024)]
+    lone = [i << 7 & 0x7fff for i in range(1024)]
+
+    def tile(elements=bell, kind="BF16", raw=False, table=BF16_TABLE, **more):
+        return *wire_tile(kind, table, elements, raw, **more), raw
+
+    good = wire_payload(tiles=[tile()])
+    yield "good", good
+    yield "good_none", wire_payload()
+    yield "good_short", wire_payload(tiles=[tile(), tile(mixed, raw=True)], count=1025)
+    yield "good_many", wire_payload(tiles=[tile(), tile(mixed, raw=True), tile(base=7), tile(lone)] * 3)
+    yield "good_lone", wire_payload(tiles=[tile(lone, base=200)])
+    yield "good_same_values", wire_payload(tiles=[tile(table=bytes(9))], table=bytes(9))
+    for kind, table in {"F16": bytes(i * 8 & 255 for i in range(-4, 5)),
+                        "F8_E4M3": bytes(i * 16 & 255 for i in range(-4, 5))}.items():
+        low = [e & (0xffff if kind == "F16" else 0xff) for e in bell]
+        yield "good_" + kind.lower(), wire_payload(kind, [
+            tile(low, kind, table=table), tile(low, kind, raw=True)], table=table)
+    yield "elements", struct.pack("<1500H", *(bell + mixed)[:1500])
+    yield "elements_few", b"\x80\x3f\x00\x00\x00\x80\xff"
+
+    yield "empty", b""
+    yield "header_cut", good[:63]
+    yield "header_only", good[:64]
+    yield "cut", good[:-64]
+    yield "cut_odd", good[:-1]
+    yield "long", good + bytes(64)
+    yield "magic", wire_payload(tiles=[tile()], magic=b"shwq")
+    yield "version", wire_payload(tiles=[tile()], version=2)
+    yield "code", wire_payload(tiles=[tile()], code=9)
+    yield "code_other", wire_payload(tiles=[tile()], code=2)
+    yield "zero", wire_payload(tiles=[tile()], zero=1)
+    yield "zeros", good[:63] + b"\1" + good[64:]
+    yield "count_0", wire_payload(tiles=[tile()], count=0)
+    yield "count_more", wire_payload(tiles=[tile()], count=1025)
+    yield "count_huge", wire_payload(tiles=[tile()], count=2**33)
+    yield "count_max", wire_payload(tiles=[tile()], count=2**64 - 1)
+    yield "bytes_max", wire_payload(tiles=[tile()], bytes=2**64 - 64)
+    record, part, _ = tile()
+    units = len(part) // 4
+    yield "entry_first", wire_payload(tiles=[tile()], entries=[1, units])
+    yield "entry_raw", wire_payload(tiles=[tile()], entries=[1 << 31, units])
+    yield "entry_coded", wire_payload(tiles=[tile(mixed, raw=True)], entries=[0, 192])
+    yield "entry_last_raw", wire_payload(tiles=[tile()], entries=[0, units | 1 << 31])
+    yield "entry_falls", wire_payload(tiles=[tile()] * 3, entries=[0, 2 * units, units, 3 * units])
+    yield "entry_beyond", wire_payload(tiles=[tile()] * 2, entries=[0, 2**31 - 1, 2 * units])
+    yield "entry_shifted", wire_payload(tiles=[tile()] * 2, entries=[0, units - 1, 2 * units])
+    yield "codes_all_3", wire_payload(tiles=[(record[:1024] + b"\xff" * 256, part, False)])
+    yield "codes_all_0", wire_payload(tiles=[(record[:1024] + bytes(256), part, False)])
+    yield "level_2_all_3", wire_payload(tiles=[(record, part[:1] + b"\xff" * (len(part) - 1), False)])
+    yield "part_long", wire_payload(tiles=[(record, part + bytes(4), False)])
+    yield "part_short", wire_payload(tiles=[(record, part[:-4], False)])
+    yield "part_none", wire_payload(tiles=[(record, b"", False)])
+
+
 def main():
-    for cases in (safetensors, index, tokenizer):
+    for cases in (safetensors, index, tokenizer, wire):
         folder = CORPUS / cases.__name__
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in cases():

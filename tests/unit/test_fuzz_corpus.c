@@ -24,6 +24,12 @@
 #undef LLVMFuzzerTestOneInput
 #undef require
 
+#define LLVMFuzzerTestOneInput fuzz_wire
+#define require require_wire
+#include "../fuzz/fuzz_wire.c"
+#undef LLVMFuzzerTestOneInput
+#undef require
+
 static void replay(const char *name, int (*target)(const uint8_t *data, size_t size))
 {
     char folder[200], path[500];
@@ -65,12 +71,19 @@ static void test_tokenizer(void **state)
     replay("tokenizer", fuzz_tokenizer);
 }
 
+static void test_wire(void **state)
+{
+    (void)state;
+    replay("wire", fuzz_wire);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_safetensors),
         cmocka_unit_test(test_index),
         cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_wire),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

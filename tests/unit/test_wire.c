@@ -1,6 +1,8 @@
 /* The wire: every bit pattern survives, on every path; damage is found or does no harm. */
 #include "wire_support.h"
 
+#include "base/file.h"
+#include "base/memory.h"
 #include "wire/tile.h"
 
 static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F8_E4M3};
@@ -171,6 +173,41 @@ static void test_paths_agree(void **state)
     }
 }
 
+/* ---- the format ---- */
+
+/* A payload that tests/fuzz/make_corpus.py made as docs/formats.md says: raw and coded tiles. */
+static void test_format(void **state)
+{
+    enum { TILES = 12 };
+    static uint16_t want[TILES * WIRE_TILE], got[TILES * WIRE_TILE];
+    struct shoal_error error = {0};
+    struct wire_info info;
+    char *data;
+    size_t bytes;
+    void *payload;
+
+    (void)state;
+    for (uint32_t i = 0; i < TILES * WIRE_TILE; i++) {
+        uint32_t tile = i / WIRE_TILE % 4, at = i % WIRE_TILE;
+
+        want[i] = (uint16_t)(0x3c00 + (at * at * 7919 >> 3) % 640 + (at % 2 << 15));
+        if (tile == 1) want[i] = (uint16_t)(at * 40503);
+        if (tile == 3) want[i] = at << 7 & 0x7fff;
+    }
+    assert_ok(file_read_all("tests/fuzz/corpus/wire/good_many", 1 << 20, &data, &bytes, &error));
+    payload = wire_room(bytes);
+    memcpy(payload, data, bytes);
+    mem_free(data);
+    assert_ok(wire_check(payload, bytes, "here", &info, &error));
+    assert_int_equal(info.count, TILES * WIRE_TILE);
+    for (int i = 0; wire_path_at(i); i++) {
+        memset(got, 0x5a, sizeof got);
+        wire_decode_on(wire_path_at(i), payload, 0, TILES, got);
+        assert_memory_equal(got, want, sizeof want);
+    }
+    free(payload);
+}
+
 /* ---- damage ---- */
 
 /* Decodes what passes the check, in memory whose ends are guarded. */
@@ -251,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_lengths_and_distributions),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_paths_agree),
+        cmocka_unit_test(test_format),
         cmocka_unit_test(test_damage),
     };
 

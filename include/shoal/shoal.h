@@ -129,6 +129,13 @@ enum shoal_buffer {
     SHOAL_BUFFER_DOUBLE, /* two slots or more: the next block is fetched while one runs */
 };
 
+/* How weights cross the link, lie in host memory and on disk. It changes no bit of the picture. */
+enum shoal_wire {
+    SHOAL_WIRE_AUTO,   /* the plan decides, block by block */
+    SHOAL_WIRE_RAW,    /* as they are computed with */
+    SHOAL_WIRE_PACKED, /* what streams crosses packed, and is unpacked on the device */
+};
+
 #define SHOAL_AUTO (-1)
 #define SHOAL_UNLIMITED UINT64_MAX
 
@@ -149,6 +156,7 @@ struct shoal_request {
     int32_t resident_blocks; /* DiT blocks kept on the device; SHOAL_AUTO: as many as fit */
     int32_t prefetch_slots;  /* 2..6 blocks in the weight ring; SHOAL_AUTO */
     enum shoal_buffer buffer;
+    enum shoal_wire wire;
     int32_t lanes; /* branches and pictures that share one pass; SHOAL_AUTO: as many as fit */
 
     const char *device; /* NULL or "cpu" */

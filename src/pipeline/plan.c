@@ -2,6 +2,7 @@
 #include "pipeline/plan.h"
 
 #include "base/memory.h"
+#include "base/size.h"
 #include "device/count/count.h"
 
 /* ---- the counting stage ---- */
@@ -97,42 +98,69 @@ static uint64_t weight_bytes(const struct model *model)
     return bytes;
 }
 
+/* The phase's blocks as the planner wants them: raw, and arithmetic shared out by weight. */
+static void fill_blocks(const struct phase_pass *p, const struct rates *rates, uint64_t operations,
+    struct plan_block_input *blocks)
+{
+    uint64_t bytes = 0;
+
+    for (int32_t k = 0; k < p->pass->count; k++)
+        bytes += p->model->blocks[p->pass->first + k].bytes;
+    for (int32_t k = 0; k < p->pass->count; k++) {
+        uint64_t own = p->model->blocks[p->pass->first + k].bytes;
+
+        blocks[k].raw = (struct plan_form){own, size_align(own, HOST_PAGE_BYTES)};
+        blocks[k].compute_seconds =
+            bytes ? (double)operations / rates->flops[WORK_LINEAR] * (double)own / (double)bytes
+                  : 0;
+    }
+}
+
 /* The planner's answer for the phases as counted. */
 static enum shoal_status solve(const struct job *job, const struct phase_count *counts,
-    struct plan_solution *solution, struct shoal_error *error)
+    int32_t lanes, struct plan_solution *solution, struct shoal_error *error)
 {
     struct plan_input inputs[SHOAL_PHASES];
+    struct rates rates;
     const struct plan_limits limits = {
         .vram_bytes = job->request.vram_bytes,
         .ram_bytes = job->request.ram_bytes,
         .resident_blocks = job->request.resident_blocks,
         .prefetch_slots = job->request.prefetch_slots,
         .buffer = job->request.buffer,
+        .wire = job->request.wire,
+        .rates = &rates,
     };
-    uint64_t *bytes, *next;
+    struct plan_block_input *blocks, *next;
     size_t total = 0;
 
+    rates_guess(&rates, job->request.threads);
     for (int i = 0; i < SHOAL_PHASES; i++)
         total += (size_t)job_phase(job, (enum shoal_phase)i).pass->count;
-    bytes = next = mem_calloc(total, sizeof *bytes);
-    if (!bytes) FAIL_MEMORY(error);
+    blocks = next = mem_calloc(total, sizeof *blocks);
+    if (!blocks) FAIL_MEMORY(error);
     for (int i = 0; i < SHOAL_PHASES; i++) {
         struct phase_pass p = job_phase(job, (enum shoal_phase)i);
+        int64_t walks = job_walks(job, (enum shoal_phase)i, lanes);
+        /* One step is counted. */
+        int64_t counted = i == SHOAL_PHASE_STEPS ? walks / job->request.steps : walks;
+        uint64_t globals = p.pass->globals >= 0 ? p.model->blocks[p.pass->globals].bytes : 0;
 
         inputs[i] = (struct plan_input){
             .name = shoal_phase_name((enum shoal_phase)i),
             .block_count = p.pass->count,
-            .block_bytes = next,
-            .globals_bytes = p.pass->globals >= 0 ? p.model->blocks[p.pass->globals].bytes : 0,
+            .blocks = next,
+            .globals = {globals, size_align(globals, HOST_PAGE_BYTES)},
             .scratch_bytes = counts[i].scratch_bytes,
+            .walks = walks,
             .main = i == SHOAL_PHASE_STEPS,
         };
-        for (int32_t k = 0; k < p.pass->count; k++)
-            *next++ = p.model->blocks[p.pass->first + k].bytes;
+        fill_blocks(&p, &rates, counts[i].operations / (uint64_t)counted, next);
+        next += p.pass->count;
     }
     enum shoal_status status = planner_solve(inputs, SHOAL_PHASES, &limits, solution, error);
 
-    mem_free(bytes);
+    mem_free(blocks);
     return status;
 }
 
@@ -161,7 +189,7 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
         bool better;
 
         TRY(count_job(&plan->job, lanes, counts, error));
-        TRY(solve(&plan->job, counts, &s, error));
+        TRY(solve(&plan->job, counts, lanes, &s, error));
         if (s.least_bytes < plan->least_bytes) plan->least_bytes = s.least_bytes;
         if (s.full_bytes < plan->full_bytes) plan->full_bytes = s.full_bytes;
         if (s.least_ram_bytes < plan->least_ram_bytes) plan->least_ram_bytes = s.least_ram_bytes;

@@ -68,12 +68,14 @@ static enum shoal_status real_begin(
     struct real_stage *r = (struct real_stage *)stage;
     const struct plan_phase *planned = &r->plan->solution.phases[phase];
     struct phase_pass p = job_phase(job, phase);
+    bool *resident = mem_calloc((size_t)p.pass->count, sizeof *resident);
+    enum shoal_status status;
     const struct streamer_setup setup = {
         .arena = &r->arena,
         .compute = stage->exec.stream,
         .model = p.model,
         .pass = p.pass,
-        .resident = planned->resident,
+        .resident = resident,
         .ring_bytes = planned->ring_bytes,
         .walks = job_walks(job, phase, stage->lanes),
         .cancelled = cancelled,
@@ -83,7 +85,12 @@ static enum shoal_status real_begin(
     r->begun_ns = clock_ns();
     r->progress = (struct shoal_progress){
         .phase = phase, .steps = units(job, phase), .blocks = p.pass->count};
-    TRY(streamer_create(&r->streamer, &setup, error));
+    if (!resident) FAIL_MEMORY(error);
+    for (int32_t i = 0; i < p.pass->count; i++)
+        resident[i] = planned->blocks[i].resident;
+    status = streamer_create(&r->streamer, &setup, error);
+    mem_free(resident);
+    TRY(status);
     r->report.load_seconds += (double)streamer_stats(r->streamer).load_ns * 1e-9;
     r->unit_ns = clock_ns();
     /* The ring's first fill is on its way already: it belongs to the first step. */

@@ -1,115 +1,402 @@
-/* The planner. */
+/* The planner: which layouts there are, which fit, and which of those is fastest. */
 #include "plan/planner.h"
 
 #include "base/memory.h"
 #include "base/size.h"
+#include "plan/simulate.h"
 
-#include <string.h>
+/* Predictions that differ by less count as equal: then fewer bytes over the link win, then raw over
+ * packed, then fewer slots. */
+#define TIE 0.01
+/* What cannot win more than this is not simulated. */
+#define WORTH_A_TRY 0.002
 
-/*
- * Marks `count` of the blocks resident, spread evenly: the j-th goes to the block nearest
- * (j + 1/2) N / count, so that every gap between streamed blocks has compute to hide copies under.
- */
-static void spread(bool *resident, int32_t blocks, int32_t count)
-{
-    memset(resident, 0, (size_t)blocks * sizeof *resident);
-    for (int64_t j = 0; j < count; j++)
-        resident[(2 * j + 1) * blocks / (2 * count)] = true;
-}
+/* How much is packed: quarters of the streamed blocks first, then quarters of the residents too. */
+#define PACKED_NONE 0
+#define PACKED_STREAMED 4
+#define PACKED_ALL 8
 
-/* Fills the phase for a choice of residents and slots. */
-static void lay_out(
-    const struct plan_input *in, int32_t residents, int32_t slots, struct plan_phase *out)
-{
-    uint64_t largest = 0, waiting = 0, passing = in->globals_bytes;
+/* The staging ring's size in chunks, by preference; the last is a block more than the default. */
+static const uint64_t staging_chunks[] = {
+    PLAN_DEFAULT_CHUNKS, 8, 4, PLAN_LEAST_CHUNKS, PLAN_DEFAULT_CHUNKS};
+#define STAGINGS ((int)(sizeof staging_chunks / sizeof *staging_chunks))
+#define STAGING_DEEP (STAGINGS - 1)
 
-    spread(out->resident, in->block_count, residents);
-    out->resident_count = residents;
-    out->resident_bytes = out->stream_bytes = 0;
-    for (int32_t i = 0; i < in->block_count; i++) {
-        uint64_t bytes = in->block_bytes[i];
-
-        if (out->resident[i]) {
-            out->resident_bytes += bytes;
-            if (bytes > passing) passing = bytes;
-        } else {
-            out->stream_bytes += bytes;
-            waiting += size_align(bytes, HOST_PAGE_BYTES);
-            if (bytes > largest) largest = bytes;
-        }
-    }
-    out->slots = out->stream_bytes ? slots : 0;
-    out->ring_bytes = largest * (uint64_t)slots;
-    if (out->ring_bytes > out->stream_bytes) out->ring_bytes = out->stream_bytes;
-    out->globals_bytes = in->globals_bytes;
-    out->scratch_bytes = in->scratch_bytes;
-    out->peak_bytes =
-        out->globals_bytes + out->resident_bytes + out->ring_bytes + out->scratch_bytes;
-    /* Residents pass through one by one, before the streamed ones come to stay. */
-    passing = size_align(passing, HOST_PAGE_BYTES);
-    out->ram_bytes = waiting > passing ? waiting : passing;
-}
-
-/* The slots that the limits allow: [least, most], and the first to try when automatic. */
-struct slot_range {
-    int32_t least, first, most;
+/* One way to lay a phase out. */
+struct choice {
+    int32_t residents, packed, slots, staging;
 };
 
-static struct slot_range slot_range(const struct plan_input *in, const struct plan_limits *limits)
+/* What a layout asks of host memory, before it is decided what waits on disk. */
+struct waiting {
+    uint64_t staged;  /* room that all that must be staged would take at once */
+    uint64_t tier;    /* images of all streamed blocks */
+    int32_t movable;  /* streamed blocks that may wait on disk */
+    uint64_t largest; /* image of those */
+};
+
+/* The search for one phase's layout. */
+struct search {
+    const struct plan_input *in;
+    const struct plan_limits *limits;
+    struct plan_phase *phase;  /* the layout being tried */
+    struct choice least, most; /* what the options allow */
+    uint64_t host_bytes;       /* of the RAM budget, for weights */
+
+    struct choice at;
+    struct waiting waiting;  /* of phase */
+    uint64_t largest_stream; /* block of phase, on the device */
+    double best_seconds;
+    struct choice best;
+    uint64_t best_stream_bytes;
+    int32_t best_packed;
+    bool found;
+};
+
+/* ---- spreading ---- */
+
+/*
+ * Picks `count` of `of` things, spread evenly: the j-th is the one nearest (j + 1/2) of / count, so
+ * that every gap between streamed blocks has compute to hide copies under.
+ */
+struct spread {
+    int64_t sum, step, period;
+};
+
+static struct spread spread_init(int32_t count, int32_t of)
 {
-    if (!in->main) return (struct slot_range){1, 2, 2};
-    if (limits->buffer == SHOAL_BUFFER_SINGLE) return (struct slot_range){1, 1, 1};
-    if (limits->prefetch_slots != SHOAL_AUTO)
-        return (struct slot_range){
-            limits->prefetch_slots, limits->prefetch_slots, limits->prefetch_slots};
-    if (limits->buffer == SHOAL_BUFFER_DOUBLE) return (struct slot_range){2, 2, PLAN_MAX_SLOTS};
-    return (struct slot_range){1, 2, PLAN_MAX_SLOTS};
+    return (struct spread){.sum = of - 1, .step = 2 * (int64_t)count, .period = 2 * (int64_t)of};
 }
 
-static bool fits(const struct plan_phase *phase, const struct plan_limits *limits)
+/* Whether the next one is picked. */
+static bool spread_next(struct spread *s)
 {
-    return phase->peak_bytes <= limits->vram_bytes && phase->ram_bytes <= limits->ram_bytes;
+    s->sum += s->step;
+    if (s->sum < s->period) return false;
+    s->sum -= s->period;
+    return true;
+}
+
+/* ---- layouts ---- */
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Room in the staging ring for all of a read at once. */
+static uint64_t staged_bytes(uint64_t read_bytes)
+{
+    uint64_t chunks = (read_bytes + PLAN_CHUNK_BYTES - 1) / PLAN_CHUNK_BYTES;
+
+    return read_bytes + chunks * PLAN_CHUNK_SLOP_BYTES;
+}
+
+/* Whether a block may stream like this: what the files hold packed cannot stream raw. */
+static bool may_stream(const struct plan_input *in, int32_t block, bool packed)
+{
+    return in->source != PLAN_SOURCE_PACKED || packed || !in->blocks[block].packed.bytes;
+}
+
+/* Adds a block that has been placed, but for the disk, to the phase's sums. */
+static void add_block(struct search *s, int32_t index)
+{
+    const struct plan_input *in = s->in;
+    const struct plan_block_input *block = &in->blocks[index];
+    const struct plan_placement at = s->phase->blocks[index];
+    const struct plan_form *form = simulate_form(block, at);
+    struct plan_phase *out = s->phase;
+    uint64_t read = simulate_first_read(block, in->source, at);
+
+    out->first_disk_bytes += read;
+    out->compute_seconds += block->compute_seconds;
+    if (at.packed) {
+        out->packed_count++;
+        out->unpack_bytes = max_u64(out->unpack_bytes, block->unpacked_bytes);
+        out->unpack_seconds += (double)block->unpacked_bytes / s->limits->rates->unpack_bytes;
+    }
+    if (at.resident) {
+        out->resident_bytes += form->bytes;
+        s->waiting.staged += staged_bytes(read);
+        return;
+    }
+    out->stream_bytes += form->bytes;
+    s->largest_stream = max_u64(s->largest_stream, form->bytes);
+    s->waiting.tier += form->host_bytes;
+    if (in->source == PLAN_SOURCE_RAW && at.packed) return;
+    s->waiting.movable++;
+    s->waiting.largest = max_u64(s->waiting.largest, form->host_bytes);
+}
+
+/* Fills the ring's side of the phase for s->at.slots. */
+static void lay_ring(struct search *s)
+{
+    struct plan_phase *out = s->phase;
+
+    out->slots = out->stream_bytes ? s->at.slots : 0;
+    out->ring_bytes = min_u64(s->largest_stream * (uint64_t)s->at.slots, out->stream_bytes);
+    out->peak_bytes = out->globals_bytes + out->resident_bytes + out->ring_bytes +
+                      out->unpack_bytes + out->scratch_bytes;
+}
+
+/* Fills the device's side of the phase for s->at. False: not allowed, the files hold other forms.
+ */
+static bool lay_out(struct search *s)
+{
+    const struct plan_input *in = s->in;
+    struct plan_phase *out = s->phase;
+    const int32_t streamed = in->block_count - s->at.residents;
+    const int32_t quarters = s->at.packed > PACKED_STREAMED ? PACKED_STREAMED : s->at.packed;
+    struct spread residents = spread_init(s->at.residents, in->block_count);
+    struct spread packed = spread_init(streamed * quarters / 4, streamed);
+    struct spread lying =
+        spread_init(s->at.residents * (s->at.packed - quarters) / 4, s->at.residents);
+    bool allowed = true;
+
+    out->resident_count = s->at.residents;
+    out->packed_count = 0;
+    out->globals_bytes = in->globals.bytes;
+    out->resident_bytes = out->stream_bytes = out->unpack_bytes = 0;
+    out->scratch_bytes = in->scratch_bytes;
+    out->first_disk_bytes = in->globals.host_bytes;
+    out->compute_seconds = out->unpack_seconds = 0;
+    s->largest_stream = 0;
+    s->waiting = (struct waiting){.staged = staged_bytes(in->globals.host_bytes)};
+    for (int32_t i = 0; i < in->block_count; i++) {
+        struct plan_placement *at = &out->blocks[i];
+
+        at->disk = false;
+        at->resident = spread_next(&residents);
+        at->packed = spread_next(at->resident ? &lying : &packed) && in->blocks[i].packed.bytes;
+        if (!at->resident && !may_stream(in, i, at->packed)) allowed = false;
+        add_block(s, i);
+    }
+    out->compute_seconds += out->unpack_seconds;
+    lay_ring(s);
+    return allowed;
+}
+
+/* Fills the host's side, with so many of the blocks that may wait on disk there. */
+static void put_on_disk(struct search *s, int32_t count)
+{
+    const struct plan_input *in = s->in;
+    struct plan_phase *out = s->phase;
+    struct spread disk = spread_init(count, s->waiting.movable);
+    uint64_t size = staging_chunks[s->at.staging] * (PLAN_CHUNK_BYTES + PLAN_CHUNK_SLOP_BYTES);
+    uint64_t staged = s->waiting.staged, largest = 0;
+
+    out->disk_count = count;
+    out->disk_bytes = 0;
+    for (int32_t i = 0; i < in->block_count; i++) {
+        struct plan_placement *at = &out->blocks[i];
+        uint64_t bytes = simulate_form(&in->blocks[i], *at)->host_bytes;
+
+        at->disk = false;
+        if (at->resident || (in->source == PLAN_SOURCE_RAW && at->packed)) continue;
+        at->disk = spread_next(&disk);
+        if (!at->disk) continue;
+        out->disk_bytes += bytes;
+        staged += staged_bytes(bytes);
+        largest = max_u64(largest, staged_bytes(bytes));
+    }
+    if (s->at.staging == STAGING_DEEP) size += largest;
+    out->staging_bytes = min_u64(size, staged);
+    out->tier_bytes = s->waiting.tier - out->disk_bytes;
+    out->ram_bytes = out->staging_bytes + out->tier_bytes;
+}
+
+/*
+ * Decides what waits on disk: as little as the RAM budget allows; everything, if nothing is read
+ * twice anyway. False: it does not fit.
+ */
+static bool fit_host(struct search *s)
+{
+    const struct waiting *w = &s->waiting;
+    int32_t count = 0;
+
+    if (s->in->walks > 1) {
+        put_on_disk(s, 0);
+        if (s->phase->ram_bytes <= s->host_bytes) return true;
+        /* At least as many as if all were as large as the largest. */
+        if (w->tier > s->host_bytes && w->largest)
+            count = (int32_t)min_u64((w->tier - s->host_bytes) / w->largest, (uint64_t)w->movable);
+    } else {
+        count = w->movable;
+    }
+    for (; count < w->movable; count++) {
+        put_on_disk(s, count);
+        if (s->phase->ram_bytes <= s->host_bytes) return true;
+    }
+    put_on_disk(s, count);
+    return s->phase->ram_bytes <= s->host_bytes;
+}
+
+/* The least host memory with which this layout can do. */
+static uint64_t least_host(struct search *s)
+{
+    uint64_t none = SHOAL_UNLIMITED;
+
+    for (s->at.staging = 0; staging_chunks[s->at.staging] > PLAN_LEAST_CHUNKS; s->at.staging++)
+        continue;
+    if (s->in->walks > 1) {
+        put_on_disk(s, 0);
+        none = s->phase->ram_bytes;
+    }
+    put_on_disk(s, s->waiting.movable);
+    return min_u64(none, s->phase->ram_bytes);
+}
+
+/* ---- the search ---- */
+
+static void choices_init(struct search *s)
+{
+    const struct plan_input *in = s->in;
+    const struct plan_limits *limits = s->limits;
+    bool packs = false;
+
+    s->least = (struct choice){.slots = 1};
+    s->most = (struct choice){.residents = in->block_count, .slots = PLAN_MAX_SLOTS};
+    for (int32_t i = 0; i < in->block_count; i++)
+        packs |= in->blocks[i].packed.bytes != 0;
+    /* Packing what is used once costs more than it saves. */
+    if (in->source == PLAN_SOURCE_RAW && in->walks == 1) packs = false;
+    if (packs && limits->wire != SHOAL_WIRE_RAW) {
+        s->most.packed = PACKED_ALL;
+        if (limits->wire == SHOAL_WIRE_PACKED) s->least.packed = PACKED_STREAMED;
+    }
+    if (!in->main) return;
+    if (limits->resident_blocks != SHOAL_AUTO)
+        s->least.residents = s->most.residents = limits->resident_blocks;
+    if (limits->buffer == SHOAL_BUFFER_SINGLE) s->most.slots = 1;
+    if (limits->buffer == SHOAL_BUFFER_DOUBLE) s->least.slots = 2;
+    if (limits->prefetch_slots != SHOAL_AUTO)
+        s->least.slots = s->most.slots = limits->prefetch_slots;
+}
+
+/* Calls `consider` for every depth of the ring with which the layout is within the budget. */
+static void for_each_ring(struct search *s, void (*consider)(struct search *))
+{
+    for (s->at.slots = s->least.slots; s->at.slots <= s->most.slots; s->at.slots++) {
+        lay_ring(s);
+        if (s->phase->peak_bytes > s->limits->vram_bytes) return;
+        consider(s);
+        if (!s->phase->slots) return;
+    }
+}
+
+/* Calls `consider` for every layout within the budgets. */
+static void for_each_layout(struct search *s, void (*consider)(struct search *))
+{
+    const struct plan_phase *phase = s->phase;
+
+    for (s->at.packed = s->least.packed; s->at.packed <= s->most.packed; s->at.packed++)
+        for (s->at.residents = s->most.residents; s->at.residents >= s->least.residents;
+             s->at.residents--) {
+            int32_t disk = -1;
+
+            s->at.slots = s->least.slots;
+            if (!lay_out(s) || phase->peak_bytes > s->limits->vram_bytes) continue;
+            for (s->at.staging = 0; s->at.staging < STAGINGS; s->at.staging++) {
+                /* A shallower staging ring must save a read, a deeper one have some to do. */
+                if (!fit_host(s) || (s->at.staging == STAGING_DEEP && !phase->disk_count) ||
+                    (s->at.staging != STAGING_DEEP && phase->disk_count == disk))
+                    continue;
+                disk = phase->disk_count;
+                for_each_ring(s, consider);
+            }
+        }
+}
+
+static void consider_time(struct search *s)
+{
+    if (s->found &&
+        simulate_bound(s->in, s->limits->rates, s->phase) >= s->best_seconds * (1 - WORTH_A_TRY))
+        return;
+    simulate(s->in, s->limits->rates, s->phase);
+    if (s->found && s->phase->seconds >= s->best_seconds) return;
+    s->found = true;
+    s->best_seconds = s->phase->seconds;
+    s->best = s->at;
+    s->best_stream_bytes = s->phase->stream_bytes;
+    s->best_packed = s->phase->packed_count;
+}
+
+/* Whether the layout wins over the best one if they take equal time. */
+static bool preferred(const struct search *s)
+{
+    const struct plan_phase *p = s->phase;
+
+    if (p->stream_bytes != s->best_stream_bytes) return p->stream_bytes < s->best_stream_bytes;
+    if (p->packed_count != s->best_packed) return p->packed_count < s->best_packed;
+    if (s->at.slots != s->best.slots) return s->at.slots < s->best.slots;
+    return s->at.staging < s->best.staging;
+}
+
+/* Among those that take no longer than best_seconds, within a tie. */
+static void consider_tie(struct search *s)
+{
+    const double most = s->best_seconds * (1 + TIE);
+
+    if (!preferred(s) || simulate_bound(s->in, s->limits->rates, s->phase) > most) return;
+    simulate(s->in, s->limits->rates, s->phase);
+    if (s->phase->seconds > most) return;
+    s->best = s->at;
+    s->best_stream_bytes = s->phase->stream_bytes;
+    s->best_packed = s->phase->packed_count;
+}
+
+/* Finds the least budgets; s->best becomes the layout to show if nothing fits. */
+static void find_least(struct search *s)
+{
+    struct plan_phase *out = s->phase;
+
+    s->at = (struct choice){.residents = s->in->block_count, .slots = s->least.slots};
+    lay_out(s);
+    out->full_bytes = out->peak_bytes;
+    out->least_bytes = out->least_ram_bytes = SHOAL_UNLIMITED;
+    s->best = s->most;
+    s->at.slots = s->least.slots;
+    for (s->at.packed = s->least.packed; s->at.packed <= s->most.packed; s->at.packed++)
+        for (s->at.residents = s->most.residents; s->at.residents >= s->least.residents;
+             s->at.residents--) {
+            uint64_t host;
+
+            if (!lay_out(s)) continue;
+            host = least_host(s);
+            if (out->peak_bytes <= s->limits->vram_bytes) {
+                if (host < out->least_ram_bytes) s->best = s->at;
+                out->least_ram_bytes = min_u64(out->least_ram_bytes, host);
+            }
+            if (out->peak_bytes < out->least_bytes) {
+                if (out->least_ram_bytes == SHOAL_UNLIMITED) s->best = s->at;
+                out->least_bytes = out->peak_bytes;
+            }
+        }
 }
 
 static void solve_phase(
     const struct plan_input *in, const struct plan_limits *limits, struct plan_phase *out)
 {
-    struct slot_range slots = slot_range(in, limits);
-    bool fixed = in->main && limits->resident_blocks != SHOAL_AUTO;
-    int32_t most = fixed ? limits->resident_blocks : in->block_count;
-    int32_t least = fixed ? limits->resident_blocks : 0;
+    struct search s = {.in = in, .limits = limits, .phase = out};
 
-    lay_out(in, in->block_count, 0, out);
-    out->full_bytes = out->peak_bytes;
-    lay_out(in, least, slots.least, out);
-    out->least_bytes =
-        out->peak_bytes < out->full_bytes || fixed ? out->peak_bytes : out->full_bytes;
-    /* The shallowest ring leaves most for residents, and what is resident does not wait in RAM. */
-    out->least_ram_bytes = SHOAL_UNLIMITED;
-    for (int32_t residents = most; residents >= least; residents--) {
-        lay_out(in, residents, slots.least, out);
-        if (out->peak_bytes <= limits->vram_bytes && out->ram_bytes < out->least_ram_bytes)
-            out->least_ram_bytes = out->ram_bytes;
-    }
-    /* Residency beats prefetch depth: as many residents as fit beside a double buffer... */
-    for (int32_t residents = most; residents >= least; residents--) {
-        lay_out(in, residents, slots.first, out);
-        if (!fits(out, limits)) continue;
-        /* ...and what is left of the budget deepens the ring. */
-        for (int32_t s = slots.first + 1; s <= slots.most && out->slots; s++) {
-            lay_out(in, residents, s, out);
-            if (fits(out, limits)) continue;
-            lay_out(in, residents, s - 1, out);
-            break;
-        }
-        return;
-    }
-    for (int32_t residents = most; residents >= least; residents--) {
-        lay_out(in, residents, slots.least, out);
-        if (fits(out, limits)) return;
-    }
-    /* Nothing fits: show the least. */
+    if (limits->ram_bytes > limits->process_bytes)
+        s.host_bytes = limits->ram_bytes - limits->process_bytes;
+    choices_init(&s);
+    find_least(&s);
+    for_each_layout(&s, consider_time);
+    if (s.found) for_each_layout(&s, consider_tie);
+    s.at = s.best;
+    lay_out(&s);
+    if (!fit_host(&s)) put_on_disk(&s, s.waiting.movable);
+    simulate(in, limits->rates, out);
 }
+
+/* ---- the solution ---- */
 
 static enum shoal_status check_limits(
     const struct plan_input *main, const struct plan_limits *limits, struct shoal_error *error)
@@ -119,6 +406,9 @@ static enum shoal_status check_limits(
         FAIL(error, SHOAL_E_INVALID,
             "resident blocks: %d is not between 0 and %d, the number of blocks that run in a step",
             limits->resident_blocks, main ? main->block_count : 0);
+    if (limits->wire != SHOAL_WIRE_AUTO && limits->wire != SHOAL_WIRE_RAW &&
+        limits->wire != SHOAL_WIRE_PACKED)
+        FAIL(error, SHOAL_E_INVALID, "wire: %d is none of auto, raw and packed", (int)limits->wire);
     if (limits->prefetch_slots == SHOAL_AUTO) return SHOAL_OK;
     if (limits->prefetch_slots < 2 || limits->prefetch_slots > PLAN_MAX_SLOTS)
         FAIL(error, SHOAL_E_INVALID,
@@ -128,6 +418,30 @@ static enum shoal_status check_limits(
         FAIL(error, SHOAL_E_INVALID,
             "prefetch slots and the single buffer exclude each other: a single buffer is one slot");
     return SHOAL_OK;
+}
+
+/* Adds a solved phase to the run. */
+static void add_phase(struct plan_solution *solution, const struct plan_input *in,
+    const struct plan_limits *limits, const struct plan_phase *phase)
+{
+    const uint64_t process = limits->process_bytes;
+    uint64_t least_ram = SHOAL_UNLIMITED;
+
+    if (phase->least_ram_bytes < SHOAL_UNLIMITED - process)
+        least_ram = phase->least_ram_bytes + process;
+    if (phase->least_bytes > limits->vram_bytes || phase->least_bytes == SHOAL_UNLIMITED) {
+        solution->fits = false;
+        if (limits->wire == SHOAL_WIRE_RAW && in->source == PLAN_SOURCE_PACKED)
+            solution->needs_packed = true;
+    } else if (least_ram > limits->ram_bytes) {
+        solution->fits = solution->fits_ram = false;
+    }
+    solution->peak_bytes = max_u64(solution->peak_bytes, phase->peak_bytes);
+    solution->ram_bytes = max_u64(solution->ram_bytes, phase->ram_bytes + process);
+    solution->least_bytes = max_u64(solution->least_bytes, phase->least_bytes);
+    solution->full_bytes = max_u64(solution->full_bytes, phase->full_bytes);
+    solution->least_ram_bytes = max_u64(solution->least_ram_bytes, least_ram);
+    solution->seconds += phase->seconds;
 }
 
 enum shoal_status planner_solve(const struct plan_input *inputs, int32_t count,
@@ -144,20 +458,13 @@ enum shoal_status planner_solve(const struct plan_input *inputs, int32_t count,
 
         phase->name = inputs[i].name;
         phase->block_count = inputs[i].block_count;
-        phase->resident = mem_calloc((size_t)inputs[i].block_count, sizeof *phase->resident);
-        if (!phase->resident) {
+        phase->blocks = mem_calloc((size_t)inputs[i].block_count, sizeof *phase->blocks);
+        if (!phase->blocks) {
             planner_release(solution);
             FAIL_MEMORY(error);
         }
         solve_phase(&inputs[i], limits, phase);
-        if (phase->peak_bytes > limits->vram_bytes) solution->fits = false;
-        if (phase->ram_bytes > limits->ram_bytes) solution->fits = solution->fits_ram = false;
-        if (phase->peak_bytes > solution->peak_bytes) solution->peak_bytes = phase->peak_bytes;
-        if (phase->ram_bytes > solution->ram_bytes) solution->ram_bytes = phase->ram_bytes;
-        if (phase->least_ram_bytes > solution->least_ram_bytes)
-            solution->least_ram_bytes = phase->least_ram_bytes;
-        if (phase->least_bytes > solution->least_bytes) solution->least_bytes = phase->least_bytes;
-        if (phase->full_bytes > solution->full_bytes) solution->full_bytes = phase->full_bytes;
+        add_phase(solution, &inputs[i], limits, phase);
     }
     return SHOAL_OK;
 }
@@ -165,6 +472,6 @@ enum shoal_status planner_solve(const struct plan_input *inputs, int32_t count,
 void planner_release(struct plan_solution *solution)
 {
     for (int32_t i = 0; i < solution->phase_count; i++)
-        mem_free(solution->phases[i].resident);
+        mem_free(solution->phases[i].blocks);
     *solution = (struct plan_solution){0};
 }

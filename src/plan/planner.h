@@ -1,50 +1,112 @@
 /*
- * The planner: sizes and budgets in, plan out. Pure arithmetic: no files, no device, no model.
+ * The planner: sizes, budgets and rates in, plan out. Pure arithmetic: no files, no device, no
+ * model.
  *
- * A run is a sequence of phases that share one arena. In each, scratch and globals are given, and
- * what the budget leaves goes to resident blocks and to the ring that the others stream through.
+ * A run is a sequence of phases that share one arena. In each, scratch and globals are given; what
+ * the budgets leave goes to resident blocks, to the ring that the others stream through, and in
+ * host memory to the blocks that wait there. What does not fit waits on disk. Of all plans within
+ * the budgets, the one that is predicted to take the least time is chosen (plan/simulate.h).
  */
 #ifndef PLAN_PLANNER_H
 #define PLAN_PLANNER_H
 
-#include "base/error.h"
+#include "plan/rates.h"
 
 #define PLAN_MAX_PHASES 8
+#define PLAN_MAX_SLOTS 6
 
-/* What a phase needs, as the counting device found it. Weight sizes are multiples of
- * REGION_ALIGNMENT. */
+/* The disk is read in pieces of so many bytes, each of which takes so much more in the staging
+ * ring, because it begins and ends on a page. */
+#define PLAN_CHUNK_BYTES (4u << 20)
+#define PLAN_CHUNK_SLOP_BYTES 8192
+#define PLAN_LEAST_CHUNKS 2    /* in the staging ring: one is read while one is copied */
+#define PLAN_DEFAULT_CHUNKS 16 /* enough under way to keep a drive busy */
+
+/* Weights in one form. A form that a block does not have is all 0. */
+struct plan_form {
+    uint64_t bytes;      /* on the device, and over the link; a multiple of REGION_ALIGNMENT */
+    uint64_t host_bytes; /* its image in host memory, in whole pages; as many are read for it */
+};
+
+struct plan_block_input {
+    struct plan_form raw, packed;
+    uint64_t unpacked_bytes; /* of the working buffer that the packed form is unpacked to */
+    double compute_seconds;  /* one walk, all its lanes; without unpacking */
+};
+
+/* What the files hold, and so what can be read again in every walk. */
+enum plan_source {
+    /* Raw. A packed form is packed by us while it is read the first time: it can wait in RAM and
+     * lie on the device, but not on disk. */
+    PLAN_SOURCE_RAW,
+    /* Packed. The raw form cannot stream, but a block can be unpacked once to be resident. */
+    PLAN_SOURCE_PACKED,
+    PLAN_SOURCE_BOTH,
+};
+
+/* What a phase needs, as the counting device found it. */
 struct plan_input {
     const char *name;
     int32_t block_count;
-    const uint64_t *block_bytes;
-    uint64_t globals_bytes; /* weights that stay on the device for the whole phase */
-    uint64_t scratch_bytes; /* high-water mark, what earlier phases left included */
-    bool main; /* the DiT's steps: the options below speak of this phase; others are always
-                  automatic */
+    const struct plan_block_input *blocks;
+    struct plan_form globals; /* weights that stay on the device for the whole phase */
+    uint64_t scratch_bytes;   /* high-water mark, what earlier phases left included */
+    int64_t walks; /* over the blocks, in the whole run; with 1, nothing needs to wait in RAM */
+    enum plan_source source;
+    bool main; /* the DiT's steps: residents, slots and buffer below speak of this phase; in the
+                  others they are always automatic */
 };
 
 struct plan_limits {
     uint64_t vram_bytes, ram_bytes; /* SHOAL_UNLIMITED */
+    uint64_t process_bytes;         /* host memory beside the weights: charged to ram_bytes */
     int32_t resident_blocks;        /* SHOAL_AUTO */
     int32_t prefetch_slots;         /* 2..6, SHOAL_AUTO */
     enum shoal_buffer buffer;
+    enum shoal_wire wire;
+    const struct rates *rates;
 };
 
-#define PLAN_MAX_SLOTS 6
+struct plan_placement {
+    bool resident;
+    bool packed; /* crosses packed; and if it is resident, lies packed too */
+    bool disk;   /* streams, and is read again in every walk; else its host image stays in RAM */
+};
+
+/* What a phase waits for most of its time. */
+enum plan_limit { PLAN_LIMIT_COMPUTE, PLAN_LIMIT_LINK, PLAN_LIMIT_DISK };
 
 struct plan_phase {
     const char *name;
-    bool *resident; /* [block_count]; owned by the solution */
-    int32_t block_count, resident_count;
+    struct plan_placement *blocks; /* [block_count]; owned by the solution */
+    int32_t block_count, resident_count, packed_count, disk_count;
     int32_t slots; /* 0: nothing streams; 1: single buffer */
-    uint64_t globals_bytes, resident_bytes, ring_bytes, scratch_bytes;
-    uint64_t peak_bytes;   /* the sum of the four above */
-    uint64_t stream_bytes; /* copied in one walk over the blocks */
-    uint64_t
-        ram_bytes; /* slabs, in pages: all streamed blocks, or the largest that passes through */
-    uint64_t least_bytes;     /* the least peak that the limits' other options allow */
-    uint64_t full_bytes;      /* the least peak with which nothing streams */
-    uint64_t least_ram_bytes; /* the least RAM among plans within the device budget */
+
+    /* On the device. */
+    uint64_t globals_bytes, resident_bytes, ring_bytes, unpack_bytes, scratch_bytes;
+    uint64_t peak_bytes; /* the sum of the five above */
+
+    /* What moves. */
+    uint64_t stream_bytes;     /* over the link, in a walk after the first */
+    uint64_t disk_bytes;       /* read, in a walk after the first */
+    uint64_t first_disk_bytes; /* read, in the first walk, globals included: everything */
+
+    /* In host memory. */
+    uint64_t staging_bytes, tier_bytes;
+    uint64_t ram_bytes; /* the sum of the two above */
+
+    /* Predicted. */
+    double compute_seconds;    /* a walk, unpacking included, if nothing made it wait */
+    double unpack_seconds;     /* of those, unpacking */
+    double first_walk_seconds; /* loading included */
+    double walk_seconds;       /* a walk after the first; of the first, if it is the only one */
+    double seconds;            /* all walks */
+    enum plan_limit limit;
+
+    uint64_t least_bytes; /* the least peak that the limits' other options allow */
+    uint64_t full_bytes;  /* the least peak with which nothing streams and nothing is unpacked */
+    uint64_t least_ram_bytes; /* the least ram_bytes within the device budget; SHOAL_UNLIMITED if
+                                 nothing fits that */
 };
 
 struct plan_solution {
@@ -52,10 +114,15 @@ struct plan_solution {
     int32_t phase_count;
     bool fits; /* peak_bytes is within the budget, ram_bytes too */
     bool fits_ram;
-    uint64_t peak_bytes; /* of the arena: the highest phase */
-    uint64_t ram_bytes;
-    uint64_t least_ram_bytes;         /* the least RAM budget that works under the device budget */
-    uint64_t least_bytes, full_bytes; /* least budgets: that works; with which nothing streams */
+    /* It does not fit because wire raw was asked for: the files hold packed weights, which cannot
+     * stream raw. */
+    bool needs_packed;
+    uint64_t peak_bytes;      /* of the arena: the highest phase */
+    uint64_t ram_bytes;       /* of the process: the highest phase, and what is beside it */
+    uint64_t least_bytes;     /* the least device budget that works; SHOAL_UNLIMITED if none does */
+    uint64_t full_bytes;      /* with which nothing streams and nothing is unpacked */
+    uint64_t least_ram_bytes; /* the least RAM budget that works under the device budget */
+    double seconds;           /* predicted, all phases */
 };
 
 /*

@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/ring.h"
 #include "base/size.h"
-#include "memory/ring.h"
 
 #include <assert.h>
 

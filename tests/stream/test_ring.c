@@ -1,7 +1,7 @@
 /* The weight ring: placement never overlaps what is in use, and always goes on. */
 #include "support.h"
 
-#include "memory/ring.h"
+#include "base/ring.h"
 
 static void test_equal_blocks(void **state)
 {

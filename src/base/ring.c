@@ -1,5 +1,5 @@
 /* The weight ring's placement. */
-#include "memory/ring.h"
+#include "base/ring.h"
 
 #include <assert.h>
 

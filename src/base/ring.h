@@ -5,8 +5,8 @@
  * where the end is too short for it, it goes to the front. Placing a block retires the oldest
  * blocks whose bytes it takes; the caller orders the copy after their last use. Pure arithmetic.
  */
-#ifndef MEMORY_RING_H
-#define MEMORY_RING_H
+#ifndef BASE_RING_H
+#define BASE_RING_H
 
 #include <stdbool.h>
 #include <stdint.h>

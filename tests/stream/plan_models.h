@@ -1,0 +1,87 @@
+/* Made-up models for the tests of the planner and of its simulation. */
+#ifndef TESTS_PLAN_MODELS_H
+#define TESTS_PLAN_MODELS_H
+
+#include "support.h"
+
+#include "base/size.h"
+#include "plan/planner.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+#define MOST_BLOCKS 256
+
+struct plan_model {
+    struct plan_block_input blocks[MOST_BLOCKS];
+    struct plan_input in;
+    struct rates rates;
+};
+
+static inline struct plan_form form_of(uint64_t bytes)
+{
+    return (struct plan_form){size_align(bytes, 256), size_align(bytes, 4096)};
+}
+
+/* `count` equal blocks, without a packed form if `packed` is 0. */
+static inline void model_uniform(
+    struct plan_model *m, int32_t count, uint64_t bytes, double packed, double compute_seconds)
+{
+    for (int32_t i = 0; i < count; i++)
+        m->blocks[i] = (struct plan_block_input){.raw = form_of(bytes),
+            .packed = form_of((uint64_t)((double)bytes * packed)),
+            .unpacked_bytes = packed > 0 ? bytes : 0,
+            .compute_seconds = compute_seconds};
+    m->in.name = "steps";
+    m->in.block_count = count;
+    m->in.blocks = m->blocks;
+    m->in.main = true;
+}
+
+static inline double test_real(uint64_t *seed, double low, double high)
+{
+    return low + (high - low) * test_random(seed) / 4294967296.0 * 2;
+}
+
+static inline int32_t test_int(uint64_t *seed, int32_t low, int32_t high)
+{
+    return low + (int32_t)(test_random(seed) % (uint32_t)(high - low + 1));
+}
+
+/* A model of two kinds of blocks, and rates, of any proportion. */
+static inline void model_random(struct plan_model *m, uint64_t *seed)
+{
+    int32_t count = test_int(seed, 1, 64);
+    uint64_t sizes[2] = {(uint64_t)(test_real(seed, 0.01, 1) * 700 * (double)MIB), 0};
+    bool has_packed = test_int(seed, 0, 3) != 0;
+
+    memset(m, 0, sizeof *m);
+    sizes[1] = test_int(seed, 0, 1) ? sizes[0] : sizes[0] / 3 + 1;
+    m->rates = (struct rates){
+        .link_bytes = test_real(seed, 3e9, 60e9),
+        .disk_bytes = test_real(seed, 0.3e9, 8e9),
+        .unpack_bytes = test_real(seed, 5e9, 500e9),
+        .pack_bytes = test_real(seed, 2e9, 50e9),
+        .overlap_tax = test_int(seed, 0, 1) ? 0.037 : 0,
+    };
+    model_uniform(m, count, sizes[0], 0, 0);
+    double scale = test_real(seed, 0, 2) / m->rates.link_bytes;
+    double ratio = test_real(seed, 0.6, 0.95);
+
+    if (test_int(seed, 0, 3) == 0) scale = test_real(seed, 0, 2) / m->rates.disk_bytes;
+    for (int32_t i = 0; i < count; i++) {
+        uint64_t bytes = sizes[i * 3 > count];
+
+        m->blocks[i] = (struct plan_block_input){
+            .raw = form_of(bytes), .compute_seconds = scale * (double)bytes};
+        if (!has_packed) continue;
+        m->blocks[i].packed = form_of((uint64_t)((double)bytes * ratio));
+        m->blocks[i].unpacked_bytes = bytes;
+    }
+    m->in.globals = form_of((uint64_t)test_int(seed, 0, 50) * MIB);
+    m->in.scratch_bytes = (uint64_t)test_int(seed, 0, 2000) * MIB;
+    m->in.walks = test_int(seed, 0, 3) ? test_int(seed, 2, 50) : 1;
+    m->in.source = (enum plan_source)test_int(seed, 0, 2);
+    if (!has_packed) m->in.source = PLAN_SOURCE_RAW;
+}
+
+#endif

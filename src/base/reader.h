@@ -7,7 +7,10 @@
  *
  * A reader belongs to one thread; only reader_wake may be called from others. Reads may complete in
  * any order. Buffers must stay valid until their read has been handed out by reader_next, or the
- * reader is destroyed.
+ * reader is destroyed. It keeps the files that it has seen open until it is destroyed.
+ *
+ * Buffers in large pages (pages_want_large) are read to much faster by some drives; a few buffers
+ * that are used in turn, faster than many.
  */
 #ifndef BASE_READER_H
 #define BASE_READER_H
@@ -37,7 +40,7 @@ struct read {
     const struct file *file; /* open until the read has been handed out */
     uint64_t offset, bytes;
     void *to;
-    uint64_t least; /* bytes that must come; fewer than `bytes` where the file may end before */
+    uint64_t least; /* bytes that must come, 1..bytes: fewer where the file may end before */
     void *tag;      /* the caller's */
 
     /* Filled when it is handed out. */
@@ -45,15 +48,19 @@ struct read {
     uint64_t begin_ns, end_ns; /* given to the system, and complete */
 };
 
-/* Gives a read; never blocks on the drive. Failures come with the completion. */
+/*
+ * Gives a read; never blocks on the drive, but may copy what the page cache holds. Failures of the
+ * reading come with the completion.
+ */
 enum shoal_status reader_submit(
     struct reader *reader, const struct read *read, struct shoal_error *error) SHOAL_CHECKED;
 
 /*
  * Waits for the next completion and hands it out in *read: true. False: woken by reader_wake, or
- * `wait` is false and nothing has completed. With nothing under way it waits for reader_wake. A
- * failed read has read->status set and `error` filled (a short one, EIO: SHOAL_E_IO, naming the
- * file and the offset).
+ * `wait` is false and nothing has completed. With nothing under way it waits for reader_wake. Only
+ * a call that waits uses up a wake, and it does so before it hands anything out. A failed read has
+ * read->status set and `error` filled (a short one, EIO: SHOAL_E_IO, naming the file and the
+ * offset).
  */
 bool reader_next(struct reader *reader, bool wait, struct read *read, struct shoal_error *error);
 

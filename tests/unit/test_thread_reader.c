@@ -10,9 +10,11 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -163,6 +165,45 @@ static void test_half_cached(void **state)
     file_close(&file);
 }
 
+/* Bytes that must come from the drive leave nothing in the page cache, and start no read-ahead. */
+static void test_page_cache_is_left_alone(void **state)
+{
+    struct shoal_error error = {0};
+    unsigned char held[301];
+    struct reader *reader;
+    struct file file;
+    struct read read;
+    void *map;
+
+    (void)state;
+    open_bytes(at("alone"), ODD_BYTES, &file);
+    map = mmap(NULL, ODD_BYTES, PROT_READ, MAP_SHARED, file.fd, 0);
+    assert_true(map != MAP_FAILED);
+    FOR_EACH_READER(reader, 4)
+    {
+        forget(&file, 0, 0);
+        for (uint64_t i = 0; i < 8; i++)
+            submit(reader, &file, 30 * i * PAGE, 5 * PAGE, 5 * PAGE, pool + 5 * i * PAGE, NULL);
+        for (int i = 0; i < 8; i++)
+            next_ok(reader, &read);
+        assert_int_equal(mincore(map, ODD_BYTES, held), 0);
+        if (strstr(reader_describe(reader), "direct"))
+            for (int i = 0; i < 301; i++)
+                assert_false(held[i] & 1);
+        /* What lies there is taken at once. */
+        assert_ok(file_read_at(&file, 0, pool, ODD_BYTES, &error));
+        submit(reader, &file, 0, POOL_BYTES, ODD_BYTES, pool, NULL);
+        if (strstr(reader_describe(reader), "io_uring, direct"))
+            assert_true(reader_next(reader, false, &read, &error));
+        else
+            next_ok(reader, &read);
+        assert_ok(read.status);
+        reader_destroy(&reader);
+    }
+    munmap(map, ODD_BYTES);
+    file_close(&file);
+}
+
 static void test_across_the_end(void **state)
 {
     struct shoal_error error = {0};
@@ -288,7 +329,7 @@ static void wake_often(void *arg)
     for (int i = 0; i < 200; i++) {
         /* Now before the wait, now during it. */
         while (atomic_load(&waker->turn) != i)
-            ;
+            sched_yield();
         if (i % 2) usleep(200);
         reader_wake(waker->reader);
     }
@@ -520,6 +561,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_reads),
         cmocka_unit_test(test_half_cached),
+        cmocka_unit_test(test_page_cache_is_left_alone),
         cmocka_unit_test(test_across_the_end),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_files_are_told_apart),

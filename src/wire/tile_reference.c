@@ -54,7 +54,7 @@ static uint8_t find_base(const struct wire_kind *kind, const uint8_t high[WIRE_T
 
 static unsigned get_bit(const uint8_t *from, size_t at)
 {
-    return from[at / 8] >> at % 8 & 1u;
+    return (unsigned)from[at / 8] >> at % 8 & 1;
 }
 
 static void put_bit(uint8_t *to, size_t at, unsigned bit)
@@ -177,7 +177,7 @@ static size_t encode(const struct wire_kind *kind, const struct wire_table *tabl
     part[0] = find_base(kind, high);
     for (unsigned i = 0; i < WIRE_TILE; i++) {
         for (unsigned plane = 0; plane < kind->planes; plane++)
-            put_bit(planes + plane * PLANE_BYTES, i, high[i] >> plane & 1u);
+            put_bit(planes + plane * PLANE_BYTES, i, (unsigned)high[i] >> plane & 1);
         value = (uint8_t)((high[i] & kind_coded(kind)) - part[0]);
         ranks[i] = table->ranks[value];
     }

@@ -188,7 +188,7 @@ static void test_format(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < TILES * WIRE_TILE; i++) {
-        uint32_t tile = i / WIRE_TILE % 4, at = i % WIRE_TILE;
+        uint64_t tile = i / WIRE_TILE % 4, at = i % WIRE_TILE;
 
         want[i] = (uint16_t)(0x3c00 + (at * at * 7919 >> 3) % 640 + (at % 2 << 15));
         if (tile == 1) want[i] = (uint16_t)(at * 40503);

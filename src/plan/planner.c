@@ -5,11 +5,16 @@
 #include "base/size.h"
 #include "plan/simulate.h"
 
-/* Predictions that differ by less count as equal: then fewer bytes over the link win, then raw over
- * packed, then fewer slots. */
+#include <math.h>
+
+/* Predictions that differ by less count as equal: then raw wins over packed, then fewer bytes over
+ * the link, then fewer slots. Where arithmetic hides the copies, packing has nothing to give. */
 #define TIE 0.01
 /* What cannot win more than this is not simulated. */
 #define WORTH_A_TRY 0.002
+
+/* So many counts of residents that gain nothing end the search for fewer. */
+#define VAIN 8
 
 /* How much is packed: quarters of the streamed blocks first, then quarters of the residents too. */
 #define PACKED_NONE 0
@@ -29,10 +34,9 @@ struct choice {
 
 /* What a layout asks of host memory, before it is decided what waits on disk. */
 struct waiting {
-    uint64_t staged;  /* room that all that must be staged would take at once */
-    uint64_t tier;    /* images of all streamed blocks */
-    int32_t movable;  /* streamed blocks that may wait on disk */
-    uint64_t largest; /* image of those */
+    uint64_t staged; /* room that all that must be staged would take at once */
+    uint64_t tier;   /* images of all streamed blocks */
+    int32_t movable; /* streamed blocks that may wait on disk */
 };
 
 /* The search for one phase's layout. */
@@ -46,11 +50,12 @@ struct search {
     struct choice at;
     struct waiting waiting;  /* of phase */
     uint64_t largest_stream; /* block of phase, on the device */
+    bool ties;               /* the fastest is known; now for the one to prefer */
+    double worth_seconds;    /* what takes longer need not be simulated */
     double best_seconds;
     struct choice best;
     uint64_t best_stream_bytes;
     int32_t best_packed;
-    bool found;
 };
 
 /* ---- spreading ---- */
@@ -130,7 +135,6 @@ static void add_block(struct search *s, int32_t index)
     s->waiting.tier += form->host_bytes;
     if (in->source == PLAN_SOURCE_RAW && at.packed) return;
     s->waiting.movable++;
-    s->waiting.largest = max_u64(s->waiting.largest, form->host_bytes);
 }
 
 /* Fills the ring's side of the phase for s->at.slots. */
@@ -210,30 +214,34 @@ static void put_on_disk(struct search *s, int32_t count)
     out->ram_bytes = out->staging_bytes + out->tier_bytes;
 }
 
+/* The same; whether that is within the RAM budget. */
+static bool fits_host(struct search *s, int32_t count)
+{
+    put_on_disk(s, count);
+    return s->phase->ram_bytes <= s->host_bytes;
+}
+
 /*
  * Decides what waits on disk: as little as the RAM budget allows; everything, if nothing is read
  * twice anyway. False: it does not fit.
  */
 static bool fit_host(struct search *s)
 {
-    const struct waiting *w = &s->waiting;
-    int32_t count = 0;
+    int32_t few = 0, many = s->waiting.movable;
 
-    if (s->in->walks > 1) {
-        put_on_disk(s, 0);
-        if (s->phase->ram_bytes <= s->host_bytes) return true;
-        /* At least as many as if all were as large as the largest. */
-        if (w->tier > s->host_bytes && w->largest)
-            count = (int32_t)min_u64((w->tier - s->host_bytes) / w->largest, (uint64_t)w->movable);
-    } else {
-        count = w->movable;
+    if (s->in->walks == 1) return fits_host(s, many);
+    if (fits_host(s, few)) return true;
+    if (!fits_host(s, many)) return false;
+    /* Few is too few, many is enough. */
+    while (many - few > 1) {
+        int32_t middle = few + (many - few) / 2;
+
+        if (fits_host(s, middle))
+            many = middle;
+        else
+            few = middle;
     }
-    for (; count < w->movable; count++) {
-        put_on_disk(s, count);
-        if (s->phase->ram_bytes <= s->host_bytes) return true;
-    }
-    put_on_disk(s, count);
-    return s->phase->ram_bytes <= s->host_bytes;
+    return fits_host(s, many);
 }
 
 /* The least host memory with which this layout can do. */
@@ -278,76 +286,88 @@ static void choices_init(struct search *s)
         s->least.slots = s->most.slots = limits->prefetch_slots;
 }
 
-/* Calls `consider` for every depth of the ring with which the layout is within the budget. */
-static void for_each_ring(struct search *s, void (*consider)(struct search *))
-{
-    for (s->at.slots = s->least.slots; s->at.slots <= s->most.slots; s->at.slots++) {
-        lay_ring(s);
-        if (s->phase->peak_bytes > s->limits->vram_bytes) return;
-        consider(s);
-        if (!s->phase->slots) return;
-    }
-}
-
-/* Calls `consider` for every layout within the budgets. */
-static void for_each_layout(struct search *s, void (*consider)(struct search *))
-{
-    const struct plan_phase *phase = s->phase;
-
-    for (s->at.packed = s->least.packed; s->at.packed <= s->most.packed; s->at.packed++)
-        for (s->at.residents = s->most.residents; s->at.residents >= s->least.residents;
-             s->at.residents--) {
-            int32_t disk = -1;
-
-            s->at.slots = s->least.slots;
-            if (!lay_out(s) || phase->peak_bytes > s->limits->vram_bytes) continue;
-            for (s->at.staging = 0; s->at.staging < STAGINGS; s->at.staging++) {
-                /* A shallower staging ring must save a read, a deeper one have some to do. */
-                if (!fit_host(s) || (s->at.staging == STAGING_DEEP && !phase->disk_count) ||
-                    (s->at.staging != STAGING_DEEP && phase->disk_count == disk))
-                    continue;
-                disk = phase->disk_count;
-                for_each_ring(s, consider);
-            }
-        }
-}
-
-static void consider_time(struct search *s)
-{
-    if (s->found &&
-        simulate_bound(s->in, s->limits->rates, s->phase) >= s->best_seconds * (1 - WORTH_A_TRY))
-        return;
-    simulate(s->in, s->limits->rates, s->phase);
-    if (s->found && s->phase->seconds >= s->best_seconds) return;
-    s->found = true;
-    s->best_seconds = s->phase->seconds;
-    s->best = s->at;
-    s->best_stream_bytes = s->phase->stream_bytes;
-    s->best_packed = s->phase->packed_count;
-}
-
 /* Whether the layout wins over the best one if they take equal time. */
 static bool preferred(const struct search *s)
 {
     const struct plan_phase *p = s->phase;
 
-    if (p->stream_bytes != s->best_stream_bytes) return p->stream_bytes < s->best_stream_bytes;
     if (p->packed_count != s->best_packed) return p->packed_count < s->best_packed;
+    if (p->stream_bytes != s->best_stream_bytes) return p->stream_bytes < s->best_stream_bytes;
     if (s->at.slots != s->best.slots) return s->at.slots < s->best.slots;
     return s->at.staging < s->best.staging;
 }
 
-/* Among those that take no longer than best_seconds, within a tie. */
-static void consider_tie(struct search *s)
+static bool worth_trying(const struct search *s)
 {
-    const double most = s->best_seconds * (1 + TIE);
+    if (simulate_bound(s->in, s->limits->rates, s->phase) > s->worth_seconds) return false;
+    return !s->ties || preferred(s);
+}
 
-    if (!preferred(s) || simulate_bound(s->in, s->limits->rates, s->phase) > most) return;
+/* Takes the layout if it is faster than the best, or preferred among those that are as fast. */
+static void try_layout(struct search *s)
+{
     simulate(s->in, s->limits->rates, s->phase);
-    if (s->phase->seconds > most) return;
+    if (s->phase->seconds > (s->ties ? s->worth_seconds : s->best_seconds)) return;
     s->best = s->at;
     s->best_stream_bytes = s->phase->stream_bytes;
     s->best_packed = s->phase->packed_count;
+    if (s->ties) return;
+    s->best_seconds = s->phase->seconds;
+    s->worth_seconds = s->best_seconds * (1 - WORTH_A_TRY);
+}
+
+/* Tries every depth of the ring with which the layout is within the budget. */
+static void try_rings(struct search *s)
+{
+    for (s->at.slots = s->least.slots; s->at.slots <= s->most.slots; s->at.slots++) {
+        lay_ring(s);
+        if (s->phase->peak_bytes > s->limits->vram_bytes || !worth_trying(s)) return;
+        try_layout(s);
+        if (!s->phase->slots) return;
+    }
+}
+
+/* Tries every depth of the staging ring with which the layout is within the budget. */
+static void try_stagings(struct search *s)
+{
+    const struct plan_phase *phase = s->phase;
+    int32_t disk = -1;
+
+    for (s->at.staging = 0; s->at.staging < STAGINGS; s->at.staging++) {
+        const bool deep = s->at.staging == STAGING_DEEP;
+
+        s->at.slots = s->least.slots;
+        /* A shallower one must save a read, a deeper one have some to do. */
+        if (!fit_host(s) || (deep ? !phase->disk_count : phase->disk_count == disk)) continue;
+        disk = phase->disk_count;
+        try_rings(s);
+    }
+}
+
+/* Tries the layouts within the budgets that may be fast enough, for one share of packing. */
+static void try_residents(struct search *s)
+{
+    int32_t vain = 0;
+
+    /* More residents are nearly always better, but blocks differ. */
+    for (s->at.residents = s->most.residents; s->at.residents >= s->least.residents && vain < VAIN;
+         s->at.residents--) {
+        const double before = s->best_seconds;
+
+        s->at.slots = s->least.slots;
+        s->at.staging = 0;
+        if (!lay_out(s) || s->phase->peak_bytes > s->limits->vram_bytes) continue;
+        s->phase->disk_bytes = 0; /* at best */
+        if (!worth_trying(s)) continue;
+        try_stagings(s);
+        vain = s->best_seconds < before || isinf(before) ? 0 : vain + 1;
+    }
+}
+
+static void try_layouts(struct search *s)
+{
+    for (s->at.packed = s->least.packed; s->at.packed <= s->most.packed; s->at.packed++)
+        try_residents(s);
 }
 
 /* Finds the least budgets; s->best becomes the layout to show if nothing fits. */
@@ -388,8 +408,11 @@ static void solve_phase(
         s.host_bytes = limits->ram_bytes - limits->process_bytes;
     choices_init(&s);
     find_least(&s);
-    for_each_layout(&s, consider_time);
-    if (s.found) for_each_layout(&s, consider_tie);
+    s.best_seconds = s.worth_seconds = INFINITY;
+    try_layouts(&s);
+    s.worth_seconds = s.best_seconds * (1 + TIE);
+    s.ties = true;
+    try_layouts(&s);
     s.at = s.best;
     lay_out(&s);
     if (!fit_host(&s)) put_on_disk(&s, s.waiting.movable);

@@ -91,8 +91,8 @@ static double after_others(const struct simulation *s, double bytes)
 
         if (c->end_bytes <= free) continue;
         if (before >= bytes) break;
-        seconds = fmax(
-            seconds, c->begin + chunk / s->rates->link_bytes + (bytes - before) / disk_rate);
+        seconds =
+            fmax(seconds, c->begin + chunk / s->rates->link_bytes + (bytes - before) / disk_rate);
         if (c->end_bytes - free <= bytes)
             seconds = fmax(seconds, c->end + (bytes - (c->end_bytes - free) + chunk) / disk_rate);
     }

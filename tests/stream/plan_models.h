@@ -5,7 +5,7 @@
 #include "support.h"
 
 #include "base/size.h"
-#include "plan/planner.h"
+#include "plan/simulate.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
@@ -82,6 +82,34 @@ static inline void model_random(struct plan_model *m, uint64_t *seed)
     m->in.walks = test_int(seed, 0, 3) ? test_int(seed, 2, 50) : 1;
     m->in.source = (enum plan_source)test_int(seed, 0, 2);
     if (!has_packed) m->in.source = PLAN_SOURCE_RAW;
+}
+
+/* Fills the sums of a phase whose blocks are placed, but for host memory. */
+static inline void phase_add_up(const struct plan_model *m, struct plan_phase *p, int slots)
+{
+    uint64_t largest = 0;
+
+    p->block_count = m->in.block_count;
+    p->globals_bytes = m->in.globals.bytes;
+    p->first_disk_bytes = m->in.globals.host_bytes;
+    for (int32_t i = 0; i < m->in.block_count; i++) {
+        const struct plan_block_input *b = &m->blocks[i];
+        const struct plan_form *form = p->blocks[i].packed ? &b->packed : &b->raw;
+
+        p->compute_seconds += b->compute_seconds;
+        if (p->blocks[i].packed)
+            p->compute_seconds += (double)b->unpacked_bytes / m->rates.unpack_bytes;
+        p->first_disk_bytes += simulate_first_read(b, m->in.source, p->blocks[i]);
+        if (p->blocks[i].disk) p->disk_bytes += form->host_bytes;
+        if (p->blocks[i].resident) {
+            p->resident_bytes += form->bytes;
+        } else {
+            p->stream_bytes += form->bytes;
+            if (form->bytes > largest) largest = form->bytes;
+        }
+    }
+    p->ring_bytes = largest * (uint64_t)slots;
+    if (p->ring_bytes > p->stream_bytes) p->ring_bytes = p->stream_bytes;
 }
 
 #endif

@@ -1,8 +1,6 @@
 /* The planner, by tables: budgets in, plans out; and by random models, what must hold of all. */
 #include "plan_models.h"
 
-#include "plan/simulate.h"
-
 #include <math.h>
 #include <time.h>
 

@@ -2,7 +2,6 @@
 #include "plan_models.h"
 
 #include "base/ring.h"
-#include "plan/simulate.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -105,34 +104,6 @@ static void follow(const struct plan_model *m, const struct plan_phase *p, int w
 
 /* ---- layouts ---- */
 
-/* Sums of a phase whose blocks are placed. */
-static void add_up(const struct plan_model *m, struct plan_phase *p, int slots)
-{
-    uint64_t largest = 0;
-
-    p->block_count = m->in.block_count;
-    p->globals_bytes = m->in.globals.bytes;
-    p->first_disk_bytes = m->in.globals.host_bytes;
-    for (int32_t i = 0; i < m->in.block_count; i++) {
-        const struct plan_block_input *b = &m->blocks[i];
-        const struct plan_form *form = p->blocks[i].packed ? &b->packed : &b->raw;
-
-        p->compute_seconds += b->compute_seconds;
-        if (p->blocks[i].packed)
-            p->compute_seconds += (double)b->unpacked_bytes / m->rates.unpack_bytes;
-        p->first_disk_bytes += simulate_first_read(b, m->in.source, p->blocks[i]);
-        if (p->blocks[i].disk) p->disk_bytes += form->host_bytes;
-        if (p->blocks[i].resident) {
-            p->resident_bytes += form->bytes;
-        } else {
-            p->stream_bytes += form->bytes;
-            if (form->bytes > largest) largest = form->bytes;
-        }
-    }
-    p->ring_bytes = largest * (uint64_t)slots;
-    if (p->ring_bytes > p->stream_bytes) p->ring_bytes = p->stream_bytes;
-}
-
 /* Placements that the sources allow, otherwise at random. */
 static void place_random(const struct plan_model *m, struct plan_phase *p, uint64_t *seed)
 {
@@ -169,7 +140,7 @@ static void test_every_chunk(void **state)
         model_random(&m, &seed);
         m.in.walks = test_int(&seed, 1, WALKS);
         place_random(&m, &p, &seed);
-        add_up(&m, &p, test_int(&seed, 1, PLAN_MAX_SLOTS));
+        phase_add_up(&m, &p, test_int(&seed, 1, PLAN_MAX_SLOTS));
         p.staging_bytes = (uint64_t)test_int(&seed, PLAN_LEAST_CHUNKS, 40) *
                           (PLAN_CHUNK_BYTES + PLAN_CHUNK_SLOP_BYTES);
         follow(&m, &p, (int)m.in.walks, ends);
@@ -201,7 +172,7 @@ static struct plan_phase run(struct plan_model *m, int slots, int64_t walks, boo
     m->in.walks = walks;
     for (int i = 0; i < BLOCKS; i++)
         blocks[i] = (struct plan_placement){.disk = disk};
-    add_up(m, &p, slots);
+    phase_add_up(m, &p, slots);
     p.staging_bytes = 16 * (PLAN_CHUNK_BYTES + PLAN_CHUNK_SLOP_BYTES);
     simulate(&m->in, &m->rates, &p);
     return p;

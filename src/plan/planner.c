@@ -133,8 +133,11 @@ static void add_block(struct search *s, int32_t index)
     out->stream_bytes += form->bytes;
     s->largest_stream = max_u64(s->largest_stream, form->bytes);
     s->waiting.tier += form->host_bytes;
-    if (in->source == PLAN_SOURCE_RAW && at.packed) return;
-    s->waiting.movable++;
+    /* What we pack is read through the staging ring, into the encoder; it stays in RAM then. */
+    if (in->source == PLAN_SOURCE_RAW && at.packed)
+        s->waiting.staged += staged_bytes(read);
+    else
+        s->waiting.movable++;
 }
 
 /* Fills the ring's side of the phase for s->at.slots. */

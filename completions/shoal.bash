@@ -12,7 +12,7 @@ _shoal()
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W \
-            'generate plan verify devices inspect help --help --version' -- "$current")
+            'generate plan verify devices inspect trace help --help --version' -- "$current")
         return
     fi
     case $previous in
@@ -21,7 +21,7 @@ _shoal()
         compopt -o filenames
         return
         ;;
-    --dit | --text-encoder | --vae | --tokenizer | -o | --output)
+    --dit | --text-encoder | --vae | --tokenizer | -o | --output | --trace)
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         compopt -o filenames
         return
@@ -34,15 +34,24 @@ _shoal()
     --vram | --ram) mapfile -t COMPREPLY < <(compgen -W 'max 1GiB 2GiB 4GiB 8GiB' -- "$current"); return ;;
     --device) mapfile -t COMPREPLY < <(compgen -W cpu -- "$current"); return ;;
     -p | --prompt | -n | --negative | --width | --height | --steps | --cfg | --count | --shift | \
-        --threads) return ;;
+        --threads | --from | --to | --step) return ;;
     help)
-        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect trace' -- "$current")
         return
         ;;
     esac
     case $command in
-    generate | plan | verify) mapfile -t COMPREPLY < <(compgen -W "$run" -- "$current") ;;
+    generate) mapfile -t COMPREPLY < <(compgen -W "$run --trace" -- "$current") ;;
+    plan | verify) mapfile -t COMPREPLY < <(compgen -W "$run" -- "$current") ;;
     devices) mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$current") ;;
+    trace)
+        if [[ $current == -* ]]; then
+            mapfile -t COMPREPLY < <(compgen -W '--output --from --to --step --help' -- "$current")
+        else
+            mapfile -t COMPREPLY < <(compgen -f -- "$current")
+            compopt -o filenames
+        fi
+        ;;
     inspect)
         if [[ $current == -* ]]; then
             mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$current")

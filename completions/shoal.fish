@@ -1,7 +1,8 @@
 # fish completion for shoal
 
 set -l run '__fish_seen_subcommand_from generate plan verify'
-set -l none 'not __fish_seen_subcommand_from generate plan verify devices inspect'
+set -l none 'not __fish_seen_subcommand_from generate plan verify devices inspect trace'
+set -l trace '__fish_seen_subcommand_from trace'
 
 complete -c shoal -f
 complete -c shoal -n $none -a generate -d 'paint pictures'
@@ -9,6 +10,7 @@ complete -c shoal -n $none -a plan -d 'say what generate would do'
 complete -c shoal -n $none -a verify -d 'compare memory plans'
 complete -c shoal -n $none -a devices -d 'list what can be computed on'
 complete -c shoal -n $none -a inspect -d 'say what files are'
+complete -c shoal -n $none -a trace -d 'draw what a run did when'
 complete -c shoal -n $none -l version -d 'which version this is'
 complete -c shoal -n '__fish_seen_subcommand_from inspect' -F -a mini
 complete -c shoal -l json -d 'one JSON object'
@@ -37,3 +39,9 @@ complete -c shoal -n $run -l buffer -x -a 'double single auto' -d 'when the next
 complete -c shoal -n $run -l lanes -x -a auto -d 'prompts and pictures that share a pass'
 complete -c shoal -n $run -l device -x -a cpu -d 'where to compute'
 complete -c shoal -n $run -l threads -x -d 'threads to compute with'
+complete -c shoal -n '__fish_seen_subcommand_from generate' -l trace -r -F -d 'what happened when, as JSON'
+complete -c shoal -n $trace -F
+complete -c shoal -n $trace -s o -l output -r -F -d 'the SVG'
+complete -c shoal -n $trace -l from -x -d seconds
+complete -c shoal -n $trace -l to -x -d seconds
+complete -c shoal -n $trace -l step -x -d 'sampling step'

@@ -5,6 +5,8 @@
 #include "output.h"
 #include "progress.h"
 
+#include <string.h>
+
 const struct command command_generate = {
     .name = "generate",
     .usage = "-p TEXT [options]",
@@ -167,6 +169,15 @@ static int run(const struct job *job, const struct output *output)
     return code;
 }
 
+static bool check_trace(const struct options *options)
+{
+    if (options->output && !strcmp(options->output, options->trace)) {
+        cli_error("--trace and --output both name '%s': name another file", options->trace);
+        return false;
+    }
+    return target_check("--trace", options->trace);
+}
+
 int generate_main(int argc, char **argv)
 {
     struct job job;
@@ -178,7 +189,7 @@ int generate_main(int argc, char **argv)
     code = CLI_USAGE;
     if (!output_prepare(job.options.output, job.request.count, job.options.json, &output))
         goto done;
-    if (job.options.trace && !target_check("--trace", job.options.trace)) goto done;
+    if (job.options.trace && !check_trace(&job.options)) goto done;
     job.request.trace = job.options.trace != NULL;
     shows_plan = !job.options.json && output.kind != OUTPUT_STDOUT;
     if (!job_plan(&job, shows_plan, &code)) goto done;

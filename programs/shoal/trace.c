@@ -9,7 +9,7 @@
 
 const struct command command_trace = {
     .name = "trace",
-    .usage = "FILE.json [-o FILE.svg] [--step N | --from SECONDS --to SECONDS]",
+    .usage = "FILE.json [-o FILE.svg] [options]",
     .summary = "Draws a trace that generate --trace wrote: when blocks were read, copied, unpacked "
                "and computed, how busy each was, and when computing had to wait. One SVG file that "
                "needs nothing else.",

@@ -3,120 +3,24 @@
 
     python3 tests/cli/test_cli.py path/to/shoal [part of a case's name]
 
-Prints one TAP line a case. Standard library only. What the library computes is tested elsewhere.
+What the library computes is tested elsewhere; `shoal trace` in test_cli_trace.py.
 """
 
 import json
 import os
 import pty
 import re
-import resource
 import select
 import shutil
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import time
-import traceback
-import zlib
 
-SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SHOAL = ""
-SMALL = ["--width", "64", "--height", "64", "--steps", "1"]
-COMMANDS = ["generate", "plan", "verify", "devices", "inspect"]
-TIMEOUT = 300
-
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
-
-
-class Result:
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-    def __str__(self):
-        return f"exit code {self.code}\nstdout: {self.out[-1500:]!r}\nstderr: {self.err[-1500:]!r}"
-
-
-def environment(**changes):
-    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "SHOAL_MODELS")}
-    env.update(TERM="xterm", **changes)
-    return env
-
-
-def default_signals():
-    """As an interactive shell starts a program, wherever these tests were started from."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def shoal(*args, folder=None, stdin=None, env=None, before=None, text=True, **streams):
-    def prepare():
-        default_signals()
-        if before:
-            before()
-
-    streams.setdefault("stdout", subprocess.PIPE)
-    streams.setdefault("stderr", subprocess.PIPE)
-    done = subprocess.run([SHOAL, *args], cwd=folder, input=stdin, env=env or environment(),
-                          preexec_fn=prepare, timeout=TIMEOUT, **streams)
-    out, err = done.stdout or b"", done.stderr or b""
-    return Result(done.returncode, out.decode() if text else out, err.decode())
-
-
-def expect(condition, result="", what=""):
-    if not condition:
-        raise AssertionError(f"{what}\n{result}")
-
-
-def refused(result, code, *words):
-    """One clear line on standard error, nothing on standard output."""
-    expect(result.code == code, result, f"expected exit code {code}")
-    expect(result.out == "", result, "standard output is not empty")
-    errors = [line for line in result.err.splitlines() if line.startswith("shoal: error: ")]
-    expect(len(errors) == 1, result, "expected one error line")
-    for word in words:
-        expect(word in errors[0], result, f"the error does not say '{word}'")
-
-
-def png_chunks(data):
-    expect(data[:8] == b"\x89PNG\r\n\x1a\n", data[:16], "no PNG signature")
-    chunks, at = [], 8
-    while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at:at + 8])
-        body = data[at + 8:at + 8 + length]
-        crc, = struct.unpack(">I", data[at + 8 + length:at + 12 + length])
-        expect(crc == zlib.crc32(kind + body), kind, "bad CRC")
-        chunks.append((kind, body))
-        at += 12 + length
-    expect(chunks[-1][0] == b"IEND", what="no IEND")
-    return chunks
-
-
-def png_texts(data):
-    texts = b""
-    for kind, body in png_chunks(data):
-        if kind == b"tEXt":
-            texts += body + b"\n"
-        elif kind == b"zTXt":
-            key, rest = body.split(b"\0", 1)
-            texts += key + b"\0" + zlib.decompress(rest[1:]) + b"\n"
-        elif kind == b"iTXt":
-            key, rest = body.split(b"\0", 1)
-            packed, rest = rest[0], rest[2:].split(b"\0", 2)[2]
-            texts += key + b"\0" + (zlib.decompress(rest) if packed else rest) + b"\n"
-    return texts
-
-
-def png_size(path):
-    with open(path, "rb") as file:
-        return struct.unpack(">II", png_chunks(file.read())[0][1][:8])
+from harness import (COMMANDS, SHOAL, SMALL, SOURCE, TIMEOUT, case, default_signals, environment,
+                     expect, main, png_size, png_texts, refused, shoal,
+                     small_files_only)
 
 
 # ---- help and bad options ----
@@ -135,7 +39,8 @@ def help_is_everywhere(folder):
 
 
 def options_in_help():
-    return set(re.findall(r"--[a-z][a-z-]+", shoal("generate", "--help").out))
+    return {option for name in COMMANDS
+            for option in re.findall(r"--[a-z][a-z-]+", shoal(name, "--help").out)}
 
 
 @case
@@ -145,8 +50,8 @@ def man_page_and_completions_know_every_option(folder):
         with open(os.path.join(SOURCE, path), encoding="utf-8") as file:
             text = file.read().replace("\\-", "-")
         for option in options_in_help():
-            word = option[2:] if path.endswith(".fish") else option
-            expect(word in text, path, f"{option} is missing")
+            word = "-l " + option[2:] if path.endswith(".fish") else option
+            expect(re.search(re.escape(word) + r"\b", text), path, f"{option} is missing")
         for name in COMMANDS:
             expect(name in text, path, f"{name} is missing")
 
@@ -207,6 +112,9 @@ BAD_OPTIONS = [
     (["-m", ""], ["--model is empty"]),
     (["--dit", "", "--text-encoder", "a", "--vae", "a"], ["--dit is empty"]),
     (["-m", "mini", "--tokenizer", ""], ["--tokenizer is empty"]),
+    (["--trace"], ["--trace", "needs a value"]),
+    (["--trace", ""], ["--trace is empty"]),
+    (["--from", "1"], ["--from", "--help"]),
     (["-o", "-", "--json"], ["--output", "--json"]),
     (["-o", "-", "--count", "2"], ["--output", "--count"]),
 ]
@@ -558,10 +466,6 @@ def a_folder_without_write_permission(folder):
     return None
 
 
-def small_files_only():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
-
-
 @case
 def a_full_disk_leaves_no_file(folder):
     result = shoal("generate", "-p", "x", "-o", "x.png", *SMALL, folder=folder,
@@ -885,30 +789,6 @@ def verify_json_and_the_plan_as_asked(folder):
         expect(row["step_bytes"] == row["planned_step_bytes"], row)
     expect(any(row["resident_blocks"] < row["blocks"] for row in plans), plans, "nothing streamed")
     refused(shoal("verify", "--vram", "1KiB", *SMALL), 3, "--vram")
-
-
-def main():
-    global SHOAL
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    SHOAL = os.path.abspath(sys.argv[1])
-    chosen = [c for c in CASES if len(sys.argv) == 2 or sys.argv[2] in c.__name__]
-    failed = 0
-    print(f"1..{len(chosen)}", flush=True)
-    for number, function in enumerate(chosen, 1):
-        with tempfile.TemporaryDirectory(prefix="shoal-cli-") as folder:
-            start = time.monotonic()
-            try:
-                skip = function(folder)
-                line = f"ok {number} - {function.__name__}" + (f" # {skip}" if skip else "")
-            except Exception:  # pylint: disable=broad-except
-                failed += 1
-                line = f"not ok {number} - {function.__name__}"
-                for text in traceback.format_exc().splitlines():
-                    print("# " + text)
-        print(line, flush=True)
-        print(f"# {time.monotonic() - start:.2f} s", flush=True)
-    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ BAD_OPTIONS = [
     (["-m", "mini", "--tokenizer", ""], ["--tokenizer is empty"]),
     (["--trace"], ["--trace", "needs a value"]),
     (["--trace", ""], ["--trace is empty"]),
-    (["--from", "1"], ["--from", "--help"]),
+    (["--from", "1"], ["unknown option --from"]),
     (["-o", "-", "--json"], ["--output", "--json"]),
     (["-o", "-", "--count", "2"], ["--output", "--count"]),
 ]

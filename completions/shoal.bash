@@ -7,12 +7,13 @@ _shoal()
     local command=${COMP_WORDS[1]}
     local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
         --width --height --steps --cfg --seed --count --sampler --shift --vram --ram
-        --resident-blocks --prefetch-slots --buffer --lanes --device --threads --json --help'
+        --resident-blocks --prefetch-slots --buffer --lanes --wire --rates --device --threads
+        --json --help'
 
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W \
-            'generate plan verify devices inspect trace help --help --version' -- "$current")
+            'generate plan verify devices inspect trace bench help --help --version' -- "$current")
         return
     fi
     case $previous in
@@ -21,7 +22,8 @@ _shoal()
         compopt -o filenames
         return
         ;;
-    --dit | --text-encoder | --vae | --tokenizer | -o | --output | --trace)
+    --dit | --text-encoder | --vae | --tokenizer | -o | --output | --trace | \
+        --rates | --file)
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         compopt -o filenames
         return
@@ -32,17 +34,28 @@ _shoal()
     --resident-blocks | --lanes) mapfile -t COMPREPLY < <(compgen -W auto -- "$current"); return ;;
     --seed) mapfile -t COMPREPLY < <(compgen -W random -- "$current"); return ;;
     --vram | --ram) mapfile -t COMPREPLY < <(compgen -W 'max 1GiB 2GiB 4GiB 8GiB' -- "$current"); return ;;
+    --wire) mapfile -t COMPREPLY < <(compgen -W 'auto raw packed' -- "$current"); return ;;
+    --on)
+        mapfile -t COMPREPLY < <(compgen -W 'rtx3060 rtx4060 rtx4090 rtx5090 l4 h200' -- "$current"
+            compgen -f -- "$current")
+        return
+        ;;
     --device) mapfile -t COMPREPLY < <(compgen -W cpu -- "$current"); return ;;
     -p | --prompt | -n | --negative | --width | --height | --steps | --cfg | --count | --shift | \
         --threads | --from | --to | --step) return ;;
     help)
-        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect trace' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect trace bench' -- "$current")
         return
         ;;
     esac
     case $command in
     generate) mapfile -t COMPREPLY < <(compgen -W "$run --trace" -- "$current") ;;
-    plan | verify) mapfile -t COMPREPLY < <(compgen -W "$run" -- "$current") ;;
+    plan) mapfile -t COMPREPLY < <(compgen -W "$run --on" -- "$current") ;;
+    verify) mapfile -t COMPREPLY < <(compgen -W "$run" -- "$current") ;;
+    bench)
+        mapfile -t COMPREPLY < <(compgen -W 'links --model --file --rates --device --threads
+            --json --help' -- "$current")
+        ;;
     devices) mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$current") ;;
     trace)
         if [[ $current == -* ]]; then

@@ -1,7 +1,8 @@
 # fish completion for shoal
 
 set -l run '__fish_seen_subcommand_from generate plan verify'
-set -l none 'not __fish_seen_subcommand_from generate plan verify devices inspect trace'
+set -l none 'not __fish_seen_subcommand_from generate plan verify devices inspect trace bench'
+set -l bench '__fish_seen_subcommand_from bench'
 set -l trace '__fish_seen_subcommand_from trace'
 
 complete -c shoal -f
@@ -11,6 +12,7 @@ complete -c shoal -n $none -a verify -d 'compare memory plans'
 complete -c shoal -n $none -a devices -d 'list what can be computed on'
 complete -c shoal -n $none -a inspect -d 'say what files are'
 complete -c shoal -n $none -a trace -d 'draw what a run did when'
+complete -c shoal -n $none -a bench -d 'measure this machine'
 complete -c shoal -n $none -l version -d 'which version this is'
 complete -c shoal -n '__fish_seen_subcommand_from inspect' -F -a mini
 complete -c shoal -l json -d 'one JSON object'
@@ -45,3 +47,12 @@ complete -c shoal -n $trace -s o -l output -r -F -d 'the SVG'
 complete -c shoal -n $trace -l from -x -d seconds
 complete -c shoal -n $trace -l to -x -d seconds
 complete -c shoal -n $trace -l step -x -d 'sampling step'
+complete -c shoal -n $run -l wire -x -a 'auto raw packed' -d 'how streamed weights cross'
+complete -c shoal -n $run -l rates -r -F -d 'measured rates of this machine'
+complete -c shoal -n '__fish_seen_subcommand_from plan' -l on -r -F -a 'rtx3060 rtx4060 rtx4090 rtx5090 l4 h200' -d 'plan for another machine'
+complete -c shoal -n $bench -a links -d 'copies, reads, packing, computing'
+complete -c shoal -n $bench -s m -l model -r -F -a mini -d 'whose file is read'
+complete -c shoal -n $bench -l file -r -F -d 'measure the drive with this one'
+complete -c shoal -n $bench -l rates -r -F -d 'where the rates go'
+complete -c shoal -n $bench -l device -x -a cpu -d 'where to compute'
+complete -c shoal -n $bench -l threads -x -d 'threads to compute with'

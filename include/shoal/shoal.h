@@ -162,6 +162,12 @@ struct shoal_request {
     const char *device; /* NULL or "cpu" */
     int32_t threads;    /* 0: one for each core */
     bool trace;         /* records what happened when, for shoal_result_write_trace */
+
+    /* What this machine was measured to do; NULL: the stored file if there is one, else guesses. */
+    const char *rates_path;
+    /* Plans for another machine: the name of a card, e.g. "rtx4060", or a file of rates; NULL: for
+     * this one. Device memory without a limit becomes the card's. */
+    const char *on;
 };
 
 /* The model's defaults: its own size, steps, cfg and shift; unlimited memory; everything auto. */
@@ -302,6 +308,23 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_result_write_trace(
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_devices(
     bool json, char **text, struct shoal_error *error);
+
+/* What is measured, and where the results go. */
+struct shoal_links_request {
+    const struct shoal_model *model; /* the DiT's largest file is read, if `file` is NULL */
+    const char *file;                /* the file to measure the drive with */
+    const char *rates_path;          /* NULL: where plans look for this machine's rates */
+    const char *device;              /* NULL or "cpu" */
+    int32_t threads;                 /* 0: one for each core */
+};
+
+/*
+ * Measures how fast this machine copies, reads, packs and computes, in some ten seconds; stores the
+ * rates that plans predict by; and says them, as text or as one JSON object. *text is the caller's
+ * to free with shoal_text_free.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_bench_links(
+    const struct shoal_links_request *request, bool json, char **text, struct shoal_error *error);
 
 #ifdef __cplusplus
 }

@@ -28,6 +28,7 @@ int verify_main(int argc, char **argv);
 int devices_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
 int trace_main(int argc, char **argv);
+int bench_main(int argc, char **argv);
 
 /* ---- messages, on standard error, and results ---- */
 

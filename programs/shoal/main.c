@@ -17,6 +17,7 @@ static const struct {
     {"devices", devices_main, "list what can be computed on"},
     {"inspect", inspect_main, "say what a model's files are"},
     {"trace", trace_main, "draw what a run did when"},
+    {"bench", bench_main, "measure what this machine copies, reads and computes"},
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)

@@ -21,7 +21,7 @@ enum value_kind {
     VALUE_NUMBER,  /* float in [low, high] */
     VALUE_SIZE,    /* uint64_t */
     VALUE_SEED,
-    VALUE_BUFFER,
+    VALUE_CHOICE, /* an enum, whose values are numbered as the names are */
     VALUE_PROMPT,
 };
 
@@ -37,6 +37,7 @@ struct option_spec {
     char letter;
     int32_t multiple;
     enum command_set of; /* who takes it; 0: COMMANDS_RUN */
+    const char *choices[3];
 };
 
 #define AT(member) .offset = offsetof(struct options, member)
@@ -48,7 +49,7 @@ static const struct option_spec specs[OPTIONS] = {
         AT(request.negative_prompt), .letter = 'n', .kind = VALUE_TEXT},
     [OPTION_MODEL] = {"model", "MODEL",
         "a folder (diffusers or ComfyUI layout), a file, or the embedded \"mini\" (default)",
-        AT(paths.model), .letter = 'm', .kind = VALUE_PATH},
+        AT(paths.model), .letter = 'm', .kind = VALUE_PATH, .of = COMMANDS_RUN | COMMAND_BENCH},
     [OPTION_DIT] = {"dit", "FILE", "the diffusion transformer, in place of the model's",
         AT(paths.dit), .kind = VALUE_PATH},
     [OPTION_TEXT_ENCODER] = {"text-encoder", "FILE", "the text encoder, in place of the model's",
@@ -91,15 +92,32 @@ static const struct option_spec specs[OPTIONS] = {
         .limits = true},
     [OPTION_BUFFER] = {"buffer", "double|single",
         "fetch the next block while one runs, or after it; default: auto", AT(request.buffer),
-        .kind = VALUE_BUFFER, .limits = true},
+        .kind = VALUE_CHOICE, .limits = true, .choices = {"auto", "single", "double"}},
     [OPTION_LANES] = {"lanes", "N",
         "prompts and pictures that share one pass over the blocks, or auto (default)",
         AT(request.lanes), .kind = VALUE_INTEGER, .low = 1, .high = 128, .automatic = true,
         .limits = true},
+    [OPTION_WIRE] = {"wire", "auto|raw|packed",
+        "how streamed weights cross: as they are, packed without loss, or as the plan decides "
+        "(auto, default)",
+        AT(request.wire), .kind = VALUE_CHOICE, .limits = true,
+        .choices = {"auto", "raw", "packed"}},
     [OPTION_DEVICE] = {"device", "NAME", "where to compute: see shoal devices; default: cpu",
-        AT(request.device), .kind = VALUE_TEXT},
+        AT(request.device), .kind = VALUE_TEXT, .of = COMMANDS_RUN | COMMAND_BENCH},
     [OPTION_THREADS] = {"threads", "N", "threads to compute with; 0 (default): one for each core",
-        AT(request.threads), .kind = VALUE_INTEGER, .low = 0, .high = 1024},
+        AT(request.threads), .kind = VALUE_INTEGER, .low = 0, .high = 1024,
+        .of = COMMANDS_RUN | COMMAND_BENCH},
+    [OPTION_RATES] = {"rates", "FILE",
+        "what this machine was measured to do: written by bench links, read by plans; "
+        "default: ~/.cache/shoal/rates.json",
+        AT(request.rates_path), .kind = VALUE_PATH, .limits = true,
+        .of = COMMANDS_RUN | COMMAND_BENCH},
+    [OPTION_ON] = {"on", "CARD|FILE",
+        "plan for another machine: a card, such as rtx4060, or a file of rates", AT(request.on),
+        .kind = VALUE_PATH, .limits = true, .of = COMMAND_PLAN},
+    [OPTION_FILE] = {"file", "FILE",
+        "the file to measure the drive with, several GiB best; default: the model's largest",
+        AT(file), .kind = VALUE_PATH, .of = COMMAND_BENCH},
     [OPTION_TRACE] = {"trace", "FILE",
         "write what happened when, as JSON for shoal trace, chrome://tracing or Perfetto",
         AT(trace), .kind = VALUE_PATH, .of = COMMAND_GENERATE},
@@ -184,7 +202,7 @@ static void print_help(const struct command *command)
         if (limits && !runs(command)) break;
         puts(limits ? "\nHow to run (changes no byte of the picture):" : "\nOptions:");
         for (int i = 0; i < OPTIONS; i++)
-            if (takes(command, &specs[i]) && specs[i].limits == (limits != 0))
+            if (takes(command, &specs[i]) && (specs[i].limits && runs(command)) == (limits != 0))
                 print_option(&specs[i]);
     }
     if (runs(command))
@@ -273,6 +291,18 @@ static bool parse_seed(const char *text, uint64_t *seed)
     return true;
 }
 
+static bool parse_choice(const struct option_spec *spec, const char *text, void *value)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        if (strcmp(text, spec->choices[i]) != 0) continue;
+        memcpy(value, &i, sizeof i);
+        return true;
+    }
+    cli_error("--%s: '%s' is unknown: give %s, %s or %s", spec->name, text, spec->choices[2],
+        spec->choices[1], spec->choices[0]);
+    return false;
+}
+
 static bool parse_value(const struct option_spec *spec, const char *text, struct options *options)
 {
     void *value = (char *)options + spec->offset;
@@ -302,18 +332,8 @@ static bool parse_value(const struct option_spec *spec, const char *text, struct
         return false;
     case VALUE_SEED:
         return parse_seed(text, value);
-    case VALUE_BUFFER:
-        if (!strcmp(text, "auto"))
-            options->request.buffer = SHOAL_BUFFER_AUTO;
-        else if (!strcmp(text, "single"))
-            options->request.buffer = SHOAL_BUFFER_SINGLE;
-        else if (!strcmp(text, "double"))
-            options->request.buffer = SHOAL_BUFFER_DOUBLE;
-        else {
-            cli_error("--%s: '%s' is unknown: give double, single or auto", spec->name, text);
-            return false;
-        }
-        return true;
+    case VALUE_CHOICE:
+        return parse_choice(spec, text, value);
     case VALUE_PROMPT:
         options->request.prompt = text;
         if (strcmp(text, "-") != 0) return true;
@@ -539,7 +559,7 @@ void options_apply(const struct options *options, struct shoal_request *request)
         [VALUE_NUMBER] = sizeof(float),
         [VALUE_SIZE] = sizeof(uint64_t),
         [VALUE_SEED] = sizeof(uint64_t),
-        [VALUE_BUFFER] = sizeof(enum shoal_buffer),
+        [VALUE_CHOICE] = sizeof(enum shoal_buffer),
         [VALUE_PROMPT] = sizeof(char *),
     };
     const size_t start = offsetof(struct options, request);

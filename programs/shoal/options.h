@@ -30,8 +30,12 @@ enum option_id {
     OPTION_PREFETCH_SLOTS,
     OPTION_BUFFER,
     OPTION_LANES,
+    OPTION_WIRE,
     OPTION_DEVICE,
     OPTION_THREADS,
+    OPTION_RATES,
+    OPTION_ON,
+    OPTION_FILE,
     OPTION_TRACE,
     OPTION_SVG,
     OPTION_FROM,
@@ -50,8 +54,9 @@ enum command_set {
     COMMAND_DEVICES = 8,
     COMMAND_INSPECT = 16,
     COMMAND_TRACE = 32,
+    COMMAND_BENCH = 64,
     COMMANDS_RUN = COMMAND_GENERATE | COMMAND_PLAN | COMMAND_VERIFY,
-    COMMANDS_ALL = 63,
+    COMMANDS_ALL = 127,
 };
 
 /* A subcommand as the command line sees it. */
@@ -64,13 +69,14 @@ struct command {
 };
 
 extern const struct command command_generate, command_plan, command_verify, command_devices,
-    command_inspect, command_trace;
+    command_inspect, command_trace, command_bench;
 
 struct options {
     struct shoal_model_paths paths; /* as given; model may be "mini" */
     struct shoal_request request;   /* only the members whose option was given are set */
     const char *output;
     const char *trace;    /* where generate writes one */
+    const char *file;     /* that bench reads */
     float from, to;       /* seconds, of trace */
     int32_t step;         /* of trace */
     const char *argument; /* what is no option; NULL if none */

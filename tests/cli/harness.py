@@ -21,7 +21,7 @@ import zlib
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHOAL = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""
 SMALL = ["--width", "64", "--height", "64", "--steps", "1"]
-COMMANDS = ["generate", "plan", "verify", "devices", "inspect", "trace"]
+COMMANDS = ["generate", "plan", "verify", "devices", "inspect", "trace", "bench"]
 TIMEOUT = 300
 
 CASES = []
@@ -42,7 +42,8 @@ class Result:
 
 def environment(**changes):
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "SHOAL_MODELS")}
-    env.update(TERM="xterm", **changes)
+    # Rates that somebody measured here must not change what the tests see.
+    env.update({"TERM": "xterm", "XDG_CACHE_HOME": "/nonexistent", **changes})
     return env
 
 

@@ -1,0 +1,241 @@
+/* shoal_bench_links: measures, tells, and stores what plans predict by. */
+#include "pipeline/links.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/size.h"
+#include "base/text.h"
+#include "checkpoint/json.h"
+#include "device/cpu/cpu.h"
+#include "pipeline/parts.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SMALL_FILE_BYTES ((uint64_t)1 << 30) /* less is read too fast to be measured well */
+
+/* ---- where rates are kept ---- */
+
+enum shoal_status links_rates_path(char **path, struct shoal_error *error)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+
+    if (cache && cache[0] == '/') /* any other is to be ignored, says its specification */
+        *path = mem_format("%s/shoal/rates.json", cache);
+    else if (home && home[0] == '/')
+        *path = mem_format("%s/.cache/shoal/rates.json", home);
+    else
+        FAIL(error, SHOAL_E_MISSING,
+            "no folder for rates: set HOME or XDG_CACHE_HOME, or name a file with --rates");
+    if (!*path) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+/* Makes the folder of `path` and those above it. */
+static enum shoal_status make_folders(char *path, struct shoal_error *error)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        int failed;
+
+        *slash = 0;
+        failed = mkdir(path, 0777) && errno != EEXIST && errno != EROFS ? errno : 0;
+        if (!failed && file_kind(path) != FILE_FOLDER) failed = ENOTDIR;
+        if (failed) {
+            error_set(error, SHOAL_E_IO, __FILE__, __LINE__,
+                "cannot make the folder %s: %s: name a file with --rates", path, strerror(failed));
+            *slash = '/';
+            return SHOAL_E_IO;
+        }
+        *slash = '/';
+    }
+    return SHOAL_OK;
+}
+
+/* *path: where the rates go; mem_free'd by the caller. Its folder is there. */
+static enum shoal_status prepare_path(
+    const struct shoal_links_request *request, char **path, struct shoal_error *error)
+{
+    if (request->rates_path) {
+        *path = mem_strdup(request->rates_path);
+        if (!*path) FAIL_MEMORY(error);
+        return SHOAL_OK;
+    }
+    TRY(links_rates_path(path, error));
+    return make_folders(*path, error);
+}
+
+/* ---- what is said ---- */
+
+struct report {
+    const struct links_figures *figures;
+    const char *file, *path; /* that was read; where the rates were stored */
+    int threads;
+};
+
+/* A row of the table; `note` may be "". */
+static void row(struct text *t, const char *group, const char *what, double rate, const char *unit,
+    const char *note)
+{
+    text_append(t, "%-12s%-20s%8.2f %s", group, what, rate * 1e-9, unit);
+    if (*note) text_append(t, "%*s%s", (int)(10 - strlen(unit)), "", note);
+    text_append(t, "\n");
+}
+
+static void disk_text(const struct report *r, struct text *t)
+{
+    const struct links_figures *f = r->figures;
+    const struct rates *rates = &f->rates;
+    struct text note = {0};
+    char size[SIZE_TEXT_BYTES];
+
+    row(t, "disk", "sequential", rates->disk_sequential_bytes, "GB/s",
+        f->cached ? "4 MiB reads; not past the page cache" : "4 MiB O_DIRECT reads");
+    text_append(&note, "%s; %.0f %% of sequential", f->reader,
+        100 * rates->disk_bytes / rates->disk_sequential_bytes);
+    row(t, "", "as the loop reads", rates->disk_bytes, "GB/s", note.failed ? "" : note.data);
+    mem_free(note.data);
+    text_append(t, "%-12s%s, %s; its pages in memory were dropped first\n", "", r->file,
+        size_format(size, f->file_bytes));
+    if (f->file_bytes < SMALL_FILE_BYTES)
+        text_append(
+            t, "%-12sthat is small: --file with a file of several GiB measures better\n", "");
+}
+
+static void report_text(const struct report *r, struct text *t)
+{
+    const struct links_figures *f = r->figures;
+    const struct rates *rates = &f->rates;
+    char kept[48];
+
+    text_append(t, "cpu, %s, %d thread%s; each figure is the best of several rounds\n\n",
+        cpu_describe(), r->threads, r->threads == 1 ? "" : "s");
+    row(t, "link", "host to device", rates->link_bytes, "GB/s", "4 MiB pieces, one copy stream");
+    row(t, "", "from the cache", f->link_cached_bytes, "GB/s", "");
+    disk_text(r, t);
+    snprintf(kept, sizeof kept, "of bf16, to %.1f %% of its bytes", 100 * f->packed_part);
+    row(t, "wire", "pack", rates->pack_bytes, "GB/s", kept);
+    row(t, "", "unpack", rates->unpack_bytes, "GB/s", "");
+    row(t, "arithmetic", "linear", rates->flops[WORK_LINEAR], "GFLOP/s", "");
+    row(t, "", "attention", rates->flops[WORK_ATTENTION], "GFLOP/s", "");
+    row(t, "", "convolution", rates->flops[WORK_CONV], "GFLOP/s", "");
+    row(t, "", "all other", rates->memory_bytes, "GB/s", "of operands");
+    text_append(t, "overlap     %-20s%8.0f %%         more time for linear products\n",
+        "beside copies", 100 * rates->overlap_tax);
+    text_append(t, "\nstored in %s: plans predict by it\n", r->path);
+}
+
+static json_t *report_json(const struct report *r)
+{
+    const struct links_figures *f = r->figures;
+    const struct rates *rates = &f->rates;
+    json_t *object = json_object();
+
+    json_object_set_new(object, "device", json_string("cpu"));
+    json_object_set_new(object, "threads", json_integer(r->threads));
+    json_object_set_new(object, "link_bytes", json_real(rates->link_bytes));
+    json_object_set_new(object, "link_cached_bytes", json_real(f->link_cached_bytes));
+    json_object_set_new(object, "disk_sequential_bytes", json_real(rates->disk_sequential_bytes));
+    json_object_set_new(object, "disk_bytes", json_real(rates->disk_bytes));
+    json_object_set_new(object, "reader", json_string(f->reader));
+    json_object_set_new(object, "page_cache", json_boolean(f->cached));
+    json_object_set_new(object, "file", json_text(r->file));
+    json_object_set_new(object, "file_bytes", json_integer((json_int_t)f->file_bytes));
+    json_object_set_new(object, "pack_bytes", json_real(rates->pack_bytes));
+    json_object_set_new(object, "unpack_bytes", json_real(rates->unpack_bytes));
+    json_object_set_new(object, "packed_part", json_real(f->packed_part));
+    json_object_set_new(object, "linear_flops", json_real(rates->flops[WORK_LINEAR]));
+    json_object_set_new(object, "attention_flops", json_real(rates->flops[WORK_ATTENTION]));
+    json_object_set_new(object, "conv_flops", json_real(rates->flops[WORK_CONV]));
+    json_object_set_new(object, "memory_bytes", json_real(rates->memory_bytes));
+    json_object_set_new(object, "overlap_tax", json_real(rates->overlap_tax));
+    json_object_set_new(object, "rates", json_text(r->path));
+    return object;
+}
+
+static enum shoal_status tell(
+    const struct report *report, bool json, char **text, struct shoal_error *error)
+{
+    struct text t = {0};
+
+    if (json) {
+        json_t *object = report_json(report);
+
+        *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
+        json_decref(object);
+    } else {
+        report_text(report, &t);
+        *text = t.data;
+        if (t.failed) {
+            mem_free(t.data);
+            *text = NULL;
+        }
+    }
+    if (!*text) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+/* ---- all of it ---- */
+
+/* The largest file of the model's DiT, or the one that was named. */
+static enum shoal_status find_file(
+    const struct shoal_links_request *request, const char **path, struct shoal_error *error)
+{
+    const struct checkpoint *checkpoint;
+    uint64_t most = 0;
+
+    *path = request->file;
+    if (*path) return SHOAL_OK;
+    if (!request->model) FAIL(error, SHOAL_E_INVALID, "nothing to read: name a file or a model");
+    checkpoint = request->model->checkpoints[FAMILY_DIT];
+    for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
+        const struct file *file = checkpoint_at(checkpoint, i)->file;
+
+        if (file->bytes <= most) continue;
+        most = file->bytes;
+        *path = file->path;
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status measure(
+    const char *file, int threads, struct links_figures *figures, struct shoal_error *error)
+{
+    struct device *device = NULL;
+    enum shoal_status status;
+
+    TRY(cpu_create(&device, CPU_KERNELS_FAST, threads, error));
+    TRY_OR_FAIL(links_measure_disk(file, figures, error));
+    TRY_OR_FAIL(links_measure_wire(threads, figures, error));
+    status = links_measure_device(device, figures, error);
+fail:
+    device_destroy(&device);
+    return status;
+}
+
+enum shoal_status shoal_bench_links(
+    const struct shoal_links_request *request, bool json, char **text, struct shoal_error *error)
+{
+    struct links_figures figures = {.rates = {.name = "this machine", .origin = RATES_MEASURED}};
+    struct report report = {&figures, NULL, NULL, request->threads};
+    char *path = NULL;
+    enum shoal_status status;
+
+    *text = NULL;
+    if (request->device && strcmp(request->device, "cpu") != 0)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "device: '%s' is not one that this build computes on; cpu is", request->device);
+    if (report.threads == 0) report.threads = thread_cores();
+    TRY(find_file(request, &report.file, error));
+    TRY_OR_FAIL(prepare_path(request, &path, error));
+    report.path = path;
+    TRY_OR_FAIL(measure(report.file, report.threads, &figures, error));
+    TRY_OR_FAIL(rates_write(path, &figures.rates, error));
+    status = tell(&report, json, text, error);
+fail:
+    mem_free(path);
+    return status;
+}

@@ -1,0 +1,272 @@
+/*
+ * Measuring the device: the copy into it, each kind of arithmetic at the shapes of a large DiT and
+ * VAE, and what the one takes away from the other.
+ */
+#include "pipeline/links.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/size.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SOURCE_BYTES ((uint64_t)256 << 20) /* more than caches hold */
+#define TARGET_BYTES ((uint64_t)64 << 20)
+#define WORK_BYTES ((uint64_t)192 << 20) /* operands of any one measurement */
+
+#define SECONDS 0.4 /* for each figure */
+
+/* Z-Image's: 3840 wide, its feed-forward 10240, heads of 128. */
+#define TOKENS 256
+#define HIDDEN 3840
+#define WIDE 10240
+#define HEAD 128
+
+struct bench {
+    struct device *device;
+    struct stream *compute, *copies;
+    char *source;        /* SOURCE_BYTES; the arena's first TARGET_BYTES are the target */
+    uint64_t arena_used; /* by the operands of this measurement */
+    struct matrix m[5];
+    struct conv conv;
+    enum shoal_status status; /* the first failure, and what it was */
+    struct shoal_error error;
+};
+
+static void wait_for(struct bench *b, struct stream *stream)
+{
+    struct shoal_error error = {0};
+    enum shoal_status status = b->device->ops->stream_synchronize(stream, &error);
+
+    if (!status || b->status) return;
+    b->status = status;
+    b->error = error;
+}
+
+/* ---- the link ---- */
+
+/* Copies `count` pieces, from the first `pieces` of the source round and round. */
+static void give_copies(struct bench *b, uint64_t count, uint64_t pieces)
+{
+    for (uint64_t i = 0; i < count; i++)
+        b->device->ops->copy_in(b->copies,
+            b->device->arena + i % (TARGET_BYTES / LINKS_PIECE_BYTES) * LINKS_PIECE_BYTES,
+            b->source + i % pieces * LINKS_PIECE_BYTES, LINKS_PIECE_BYTES);
+}
+
+static void copy_large(void *arg)
+{
+    struct bench *b = arg;
+
+    give_copies(b, SOURCE_BYTES / LINKS_PIECE_BYTES, SOURCE_BYTES / LINKS_PIECE_BYTES);
+    wait_for(b, b->copies);
+}
+
+static void copy_cached(void *arg)
+{
+    struct bench *b = arg;
+
+    give_copies(b, SOURCE_BYTES / LINKS_PIECE_BYTES, 1);
+    wait_for(b, b->copies);
+}
+
+/* ---- arithmetic ---- */
+
+/* An operand, filled with small numbers that no operation here turns into slow ones. */
+static struct matrix operand(struct bench *b, enum dtype dtype, int64_t rows, int64_t cols)
+{
+    uint64_t bytes = (uint64_t)(rows * cols) * dtype_bits(dtype) / 8;
+    device_addr addr = b->device->arena + TARGET_BYTES + b->arena_used;
+
+    b->arena_used += size_align(bytes, 256);
+    for (uint64_t done = 0; done < bytes; done += LINKS_PIECE_BYTES) {
+        uint64_t left = bytes - done;
+
+        b->device->ops->copy_in(b->compute, addr + done, b->source,
+            left < LINKS_PIECE_BYTES ? left : LINKS_PIECE_BYTES);
+    }
+    return matrix_at(addr, dtype, rows, cols);
+}
+
+static void linear(void *arg)
+{
+    struct bench *b = arg;
+
+    b->device->ops->compute->linear(b->compute, b->m[3], b->m[0], b->m[1], MATRIX_NONE);
+    b->device->ops->compute->linear(b->compute, b->m[4], b->m[0], b->m[2], MATRIX_NONE);
+    wait_for(b, b->compute);
+}
+
+/* An attention's and a feed-forward's product. Returns the operations of a call. */
+static double set_linear(struct bench *b)
+{
+    b->arena_used = 0;
+    b->m[0] = operand(b, DTYPE_F32, TOKENS, HIDDEN);
+    b->m[1] = operand(b, DTYPE_BF16, HIDDEN, HIDDEN);
+    b->m[2] = operand(b, DTYPE_BF16, WIDE, HIDDEN);
+    b->m[3] = operand(b, DTYPE_F32, TOKENS, HIDDEN);
+    b->m[4] = operand(b, DTYPE_F32, TOKENS, WIDE);
+    return 2.0 * TOKENS * HIDDEN * (HIDDEN + WIDE);
+}
+
+enum { ATTENTION_TOKENS = 2048, ATTENTION_HEADS = 4 };
+
+static void attention(void *arg)
+{
+    struct bench *b = arg;
+
+    b->device->ops->compute->attention(b->compute, b->m[0], b->m[1], b->m[2], b->m[3],
+        ATTENTION_HEADS, ATTENTION_HEADS, 1 / sqrtf(HEAD), false);
+    wait_for(b, b->compute);
+}
+
+static double set_attention(struct bench *b)
+{
+    const int64_t cols = ATTENTION_HEADS * HEAD;
+
+    b->arena_used = 0;
+    for (int i = 0; i < 4; i++)
+        b->m[i] = operand(b, DTYPE_F32, ATTENTION_TOKENS, cols);
+    return 4.0 * ATTENTION_TOKENS * ATTENTION_TOKENS * (double)cols;
+}
+
+enum { CONV_CHANNELS = 256, CONV_SIZE = 128 };
+
+static void conv(void *arg)
+{
+    struct bench *b = arg;
+
+    b->device->ops->compute->conv2d(b->compute, b->m[0], b->m[1], b->m[2], MATRIX_NONE, &b->conv);
+    wait_for(b, b->compute);
+}
+
+static double set_conv(struct bench *b)
+{
+    const int64_t pixels = CONV_SIZE * CONV_SIZE;
+
+    b->arena_used = 0;
+    b->m[0] = operand(b, DTYPE_F32, CONV_CHANNELS, pixels);
+    b->m[1] = operand(b, DTYPE_F32, CONV_CHANNELS, pixels);
+    b->m[2] = operand(b, DTYPE_BF16, CONV_CHANNELS, CONV_CHANNELS * 9);
+    b->conv = (struct conv){.height = CONV_SIZE,
+        .width = CONV_SIZE,
+        .kernel = 3,
+        .upsample = 1,
+        .affine = operand(b, DTYPE_F32, 2, CONV_CHANNELS),
+        .activation = ACTIVATION_SILU};
+    return 18.0 * CONV_CHANNELS * CONV_CHANNELS * (double)pixels;
+}
+
+enum { OTHERS_TOKENS = 1024 }; /* more than caches hold */
+
+/* What a block does between its products. */
+static void others(void *arg)
+{
+    struct bench *b = arg;
+    const struct compute_ops *ops = b->device->ops->compute;
+    struct matrix x = matrix_cols(b->m[0], 0, HIDDEN), y = matrix_cols(b->m[1], 0, HIDDEN);
+
+    ops->rms_norm(b->compute, y, x, b->m[3], MATRIX_NONE, 1e-6f);
+    ops->gated_silu(b->compute, b->m[2], b->m[0], b->m[1]);
+    ops->gated_add(b->compute, y, b->m[3], x);
+    ops->rope(b->compute, y, b->m[4], ROPE_INTERLEAVED);
+    wait_for(b, b->compute);
+}
+
+/* Returns the bytes of a call's operands, counted as the counting device does it. */
+static double set_others(struct bench *b)
+{
+    b->arena_used = 0;
+    for (int i = 0; i < 3; i++)
+        b->m[i] = operand(b, DTYPE_F32, OTHERS_TOKENS, WIDE);
+    b->m[3] = operand(b, DTYPE_F32, 1, HIDDEN);
+    b->m[4] = operand(b, DTYPE_F32, OTHERS_TOKENS, HEAD);
+    return sizeof(float) * (OTHERS_TOKENS * (5.0 * HIDDEN + 3.0 * WIDE + HEAD) + 2.0 * HIDDEN);
+}
+
+/* ---- both at once ---- */
+
+#define OVERLAP_ROUNDS 5
+
+static double linear_seconds(struct bench *b)
+{
+    uint64_t begun = clock_ns();
+
+    linear(b);
+    return (double)(clock_ns() - begun) * 1e-9;
+}
+
+/* Linear products alone and beside copies, in turns. */
+static void measure_overlap(struct bench *b, struct rates *rates)
+{
+    double alone = INFINITY, beside = INFINITY;
+
+    (void)set_linear(b);
+    for (int round = 0; round < OVERLAP_ROUNDS; round++) {
+        double bytes;
+
+        alone = fmin(alone, linear_seconds(b));
+        /* Enough copies to last, even if the products take twice as long. */
+        bytes = 2 * alone * rates->link_bytes;
+        give_copies(
+            b, 1 + (uint64_t)(bytes / (double)LINKS_PIECE_BYTES), SOURCE_BYTES / LINKS_PIECE_BYTES);
+        beside = fmin(beside, linear_seconds(b));
+        wait_for(b, b->copies);
+    }
+    rates->overlap_tax = fmax(0, beside / alone - 1);
+}
+
+static void measure_all(struct bench *b, struct links_figures *figures)
+{
+    struct rates *rates = &figures->rates;
+    double amount;
+
+    rates->link_bytes = (double)SOURCE_BYTES / links_best(copy_large, b, SECONDS);
+    figures->link_cached_bytes = (double)SOURCE_BYTES / links_best(copy_cached, b, SECONDS);
+    amount = set_linear(b);
+    rates->flops[WORK_LINEAR] = amount / links_best(linear, b, SECONDS);
+    amount = set_attention(b);
+    rates->flops[WORK_ATTENTION] = amount / links_best(attention, b, SECONDS);
+    amount = set_conv(b);
+    rates->flops[WORK_CONV] = amount / links_best(conv, b, SECONDS);
+    amount = set_others(b);
+    rates->memory_bytes = amount / links_best(others, b, SECONDS);
+    measure_overlap(b, rates);
+}
+
+/* Numbers that are small as F32 and as BF16, whatever they are read as. */
+static void fill(char *source)
+{
+    static const uint16_t high[] = {0x3c00, 0xbc20, 0x3c40, 0xbb80, 0x3b20, 0xbc60, 0x3a90};
+
+    for (uint64_t i = 0; i < SOURCE_BYTES / 2; i++)
+        ((uint16_t *)(void *)source)[i] = high[i % (sizeof high / sizeof *high)];
+}
+
+enum shoal_status links_measure_device(
+    struct device *device, struct links_figures *figures, struct shoal_error *error)
+{
+    struct bench b = {.device = device, .source = pages_alloc(SOURCE_BYTES)};
+    uint64_t arena_bytes = TARGET_BYTES + WORK_BYTES;
+    enum shoal_status status = SHOAL_OK;
+
+    if (!b.source) {
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+        goto fail;
+    }
+    fill(b.source);
+    TRY_OR_FAIL(device->ops->arena_reserve(device, arena_bytes, error));
+    if (device->ops->arena_mark) device->ops->arena_mark(device, device->arena, arena_bytes, true);
+    TRY_OR_FAIL(device->ops->stream_create(device, false, &b.compute, error));
+    TRY_OR_FAIL(device->ops->stream_create(device, true, &b.copies, error));
+    measure_all(&b, figures);
+    status = b.status;
+    if (status && error) *error = b.error;
+fail:
+    if (b.copies) device->ops->stream_destroy(&b.copies);
+    if (b.compute) device->ops->stream_destroy(&b.compute);
+    if (device->arena_bytes) device->ops->arena_release(device);
+    pages_free(b.source, SOURCE_BYTES);
+    return status;
+}

@@ -18,7 +18,8 @@ struct links_figures {
     bool cached;              /* the file could not be read past the page cache */
 };
 
-/* Seconds of the fastest call of `body`, which is repeated for `seconds`, and at least thrice. */
+/* Seconds of the fastest call of `body`, which is repeated for `seconds`; if it is slow, for up to
+ * three times as long to have three calls. */
 double links_best(void (*body)(void *arg), void *arg, double seconds);
 
 /* Fills the rates of disk, wire and device, each its own part of `figures`. */

@@ -22,15 +22,15 @@
 
 double links_best(void (*body)(void *arg), void *arg, double seconds)
 {
-    uint64_t end = clock_ns() + (uint64_t)(seconds * 1e9);
-    uint64_t best = UINT64_MAX;
+    uint64_t start = clock_ns(), best = UINT64_MAX;
 
-    for (int round = 0; round < 3 || clock_ns() < end; round++) {
-        uint64_t begun = clock_ns(), took;
+    for (int round = 0;; round++) {
+        uint64_t begun = clock_ns(), now;
 
         body(arg);
-        took = clock_ns() - begun;
-        if (took < best) best = took;
+        now = clock_ns();
+        if (now - begun < best) best = now - begun;
+        if ((double)(now - start) * 1e-9 >= (round < 2 ? 3 * seconds : seconds)) break;
     }
     return (double)(best ? best : 1) * 1e-9;
 }

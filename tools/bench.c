@@ -167,7 +167,7 @@ static void bench_forward(const struct shoal_model *model, const char *vram, int
         (double)report.peak_vram_bytes / 0x1p30, (double)s.peak_vram_bytes / 0x1p30,
         s.resident_blocks, s.blocks);
     printf("loading %.1f s; text %.1f s, context %.1f s, steps %.1f s, decode %.1f s\n",
-        report.load_seconds, report.phase_seconds[SHOAL_PHASE_TEXT],
+        report.wait_seconds, report.phase_seconds[SHOAL_PHASE_TEXT],
         report.phase_seconds[SHOAL_PHASE_CONTEXT], report.phase_seconds[SHOAL_PHASE_STEPS],
         report.phase_seconds[SHOAL_PHASE_DECODE]);
     printf("forward %.1f GFLOP/s; OpenBLAS sgemm %.1f GFLOP/s (%s); ratio %.3f\n", rate * 1e-9,

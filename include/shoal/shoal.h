@@ -152,7 +152,8 @@ struct shoal_request {
     uint64_t seed; /* its low 32 bits count, as in torch's CPU generator */
 
     uint64_t vram_bytes;     /* hard cap on device memory; SHOAL_UNLIMITED */
-    uint64_t ram_bytes;      /* hard cap on host memory for weights; SHOAL_UNLIMITED */
+    uint64_t ram_bytes;      /* hard cap on the process's host memory, the CPU device's arena apart;
+                                SHOAL_UNLIMITED */
     int32_t resident_blocks; /* DiT blocks kept on the device; SHOAL_AUTO: as many as fit */
     int32_t prefetch_slots;  /* 2..6 blocks in the weight ring; SHOAL_AUTO */
     enum shoal_buffer buffer;
@@ -199,14 +200,17 @@ struct shoal_plan_summary {
     uint64_t vram_bytes;      /* the budget */
     uint64_t peak_vram_bytes; /* what the run will use at its peak, exactly; 0 if it does not fit */
     uint64_t least_vram_bytes; /* the least budget that works with the same options */
-    uint64_t full_vram_bytes;  /* the least budget with which nothing streams */
-    uint64_t ram_bytes;        /* host memory for weights at its peak */
+    uint64_t full_vram_bytes;  /* from this budget on nothing streams */
+    uint64_t ram_bytes; /* host memory at its peak, but for the device's, if that lies there */
     uint64_t least_ram_bytes;  /* the least ram_bytes that works under vram_bytes; SHOAL_UNLIMITED
                                   if vram_bytes is too small for any plan */
     uint64_t dit_weight_bytes; /* all DiT blocks */
     uint64_t step_copy_bytes;  /* over the link, a step */
+    uint64_t step_disk_bytes;  /* read from files, a step after the first */
     uint64_t step_operations;  /* floating-point operations a step, all lanes */
     int32_t blocks, resident_blocks, prefetch_slots, lanes; /* of the DiT's steps */
+    /* Predicted: of a step, of the first one, which loads, and of everything. */
+    double step_seconds, first_step_seconds, seconds;
 };
 
 SHOAL_API void shoal_plan_summarise(
@@ -261,11 +265,15 @@ SHOAL_API void shoal_result_destroy(struct shoal_result **result);
 struct shoal_report {
     uint64_t peak_vram_bytes; /* as the arena measured it */
     uint64_t copied_bytes;    /* to the device, weights, all phases */
-    uint64_t step_bytes;      /* the same, a step (the mean) */
+    uint64_t read_bytes;      /* from files, weights, all phases */
+    uint64_t step_bytes;      /* copied for the last step: the first one may load more */
+    uint64_t step_read_bytes; /* read for the last step */
     double seconds;           /* all */
-    double load_seconds;      /* reading weights from files */
+    double wait_seconds;      /* computing stood still because weights were not there */
     double phase_seconds[SHOAL_PHASES];
-    double step_seconds; /* the best step */
+    double first_step_seconds; /* which reads the weights */
+    double step_seconds;       /* the best of the others; of a single step, that one */
+    char reader[64];           /* how files were read: "io_uring, direct" */
 };
 
 SHOAL_API void shoal_result_report(const struct shoal_result *result, struct shoal_report *report);

@@ -23,9 +23,11 @@ static void print_report(const struct job *job, const struct shoal_report *repor
     for (int phase = 0; phase < SHOAL_PHASES; phase++)
         printf("%s %s, ", shoal_phase_name((enum shoal_phase)phase),
             cli_seconds(report->phase_seconds[phase]).text);
-    printf("of which reading weights %s\n", cli_seconds(report->load_seconds).text);
-    printf("a step    %s at best, %s copied to the device\n",
-        cli_seconds(report->step_seconds).text, cli_size(report->step_bytes).text);
+    printf("of which waiting for weights %s\n", cli_seconds(report->wait_seconds).text);
+    printf("a step    %s at best, the first %s; %s copied to the device, %s read\n",
+        cli_seconds(report->step_seconds).text, cli_seconds(report->first_step_seconds).text,
+        cli_size(report->step_bytes).text, cli_size(report->step_read_bytes).text);
+    printf("files     %s read (%s)\n", cli_size(report->read_bytes).text, report->reader);
     printf("peak      %s of device memory, ", cli_size(report->peak_vram_bytes).text);
     if (job->request.vram_bytes == SHOAL_UNLIMITED)
         puts("no limit");
@@ -50,8 +52,12 @@ static void print_json_report(const struct job *job, const struct shoal_report *
     printf("\"peak_vram_bytes\": %llu, \"copied_bytes\": %llu, \"step_bytes\": %llu, ",
         (unsigned long long)report->peak_vram_bytes, (unsigned long long)report->copied_bytes,
         (unsigned long long)report->step_bytes);
-    printf("\"seconds\": %.6f, \"load_seconds\": %.6f, \"step_seconds\": %.6f", report->seconds,
-        report->load_seconds, report->step_seconds);
+    printf("\"read_bytes\": %llu, \"step_read_bytes\": %llu, \"reader\": ",
+        (unsigned long long)report->read_bytes, (unsigned long long)report->step_read_bytes);
+    cli_json_string(stdout, report->reader);
+    printf(", \"seconds\": %.6f, \"wait_seconds\": %.6f, \"first_step_seconds\": %.6f, "
+           "\"step_seconds\": %.6f",
+        report->seconds, report->wait_seconds, report->first_step_seconds, report->step_seconds);
     for (int phase = 0; phase < SHOAL_PHASES; phase++)
         printf(", \"%s_seconds\": %.6f", shoal_phase_name((enum shoal_phase)phase),
             report->phase_seconds[phase]);

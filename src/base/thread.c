@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 void mutex_init(struct mutex *mutex)
@@ -27,7 +28,12 @@ void mutex_unlock(struct mutex *mutex)
 }
 void cond_init(struct cond *cond)
 {
-    pthread_cond_init(&cond->handle, NULL);
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&cond->handle, &attributes);
+    pthread_condattr_destroy(&attributes);
 }
 void cond_fini(struct cond *cond)
 {
@@ -41,6 +47,20 @@ void cond_wake_all(struct cond *cond)
 void cond_wait(struct cond *cond, struct mutex *mutex)
 {
     pthread_cond_wait(&cond->handle, &mutex->handle);
+}
+
+void cond_wait_for(struct cond *cond, struct mutex *mutex, int milliseconds)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += milliseconds / 1000;
+    until.tv_nsec += milliseconds % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_nsec -= 1000000000L;
+        until.tv_sec++;
+    }
+    pthread_cond_timedwait(&cond->handle, &mutex->handle, &until);
 }
 
 struct start {

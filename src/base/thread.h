@@ -26,6 +26,8 @@ void mutex_unlock(struct mutex *mutex);
 void cond_init(struct cond *cond);
 void cond_fini(struct cond *cond);
 void cond_wait(struct cond *cond, struct mutex *mutex);
+/* Waits for `milliseconds` at most. */
+void cond_wait_for(struct cond *cond, struct mutex *mutex, int milliseconds);
 void cond_wake_all(struct cond *cond);
 
 /* All signals are blocked in the new thread: Ctrl-C belongs to the program's own. */

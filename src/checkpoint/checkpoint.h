@@ -12,7 +12,9 @@ struct checkpoint_tensor {
     const char *name; /* owned by the checkpoint */
     enum dtype dtype;
     struct shape shape;
-    uint64_t offset, bytes; /* in the file; checked against its length */
+    uint64_t bytes;                /* of its values, by dtype and shape */
+    uint64_t offset, stored_bytes; /* in the file; checked against its length */
+    bool packed; /* stored as a payload of the lossless wire; else stored_bytes is bytes */
     const struct file *file;
 };
 

@@ -159,7 +159,7 @@ static enum shoal_status read_entry(
     TRY(read_dtype(e, &tensor->dtype));
     TRY(read_shape(e, &tensor->shape));
     TRY(read_offsets(e, &tensor->offset, &end));
-    tensor->bytes = end - tensor->offset;
+    tensor->bytes = tensor->stored_bytes = end - tensor->offset;
     if (!shape_bytes(&tensor->shape, tensor->dtype, &bytes))
         FAIL_ENTRY(e, SHOAL_E_FORMAT,
             "of shape %s and dtype %s is too big or makes no whole number of bytes",

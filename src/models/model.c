@@ -24,6 +24,15 @@ void model_destroy(struct model **model)
     *model = NULL;
 }
 
+void block_bind(const struct block *block, device_addr base, struct matrix *weights)
+{
+    for (int32_t i = 0; i < block->weight_count; i++) {
+        const struct weight *w = &block->weights[i];
+
+        weights[i] = matrix_at(base + w->offset, w->dtype, w->rows, w->cols);
+    }
+}
+
 /* Records a failure of the builder's calls, which return nothing. */
 #define BUILDER_FAIL(b, code, ...)                                                                 \
     ((b)->status = error_set((b)->error, (code), __FILE__, __LINE__, __VA_ARGS__))

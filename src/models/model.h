@@ -40,6 +40,9 @@ struct block {
     uint64_t bytes; /* of all weights, each at its aligned offset; a multiple of the alignment */
 };
 
+/* Fills weights[i] for a block whose bytes lie at `base` on the device. */
+void block_bind(const struct block *block, device_addr base, struct matrix *weights);
+
 /*
  * A pass walks blocks [first, first + count) in order, for every lane, between begin and end. The
  * weights that begin and end need (embedders, final layers) are the `globals` block: always on the

@@ -26,24 +26,49 @@ static void explain_refusal(const struct shoal_plan *plan, struct text *t)
             size_format_up(b, plan->least_bytes));
     else
         text_append(t,
-            "--ram %llu (%s) is too small for the weights that wait in host memory: the least that "
-            "works beside this --vram is --ram %llu (%s); a larger --vram keeps more on the device",
+            "--ram %llu (%s) is too small: the least that works beside this --vram is --ram %llu "
+            "(%s)",
             (unsigned long long)plan->job.request.ram_bytes,
             size_format(a, plan->job.request.ram_bytes), (unsigned long long)plan->least_ram_bytes,
             size_format_up(b, plan->least_ram_bytes));
 }
 
+/* "1.25 s", "14 ms", "3 min 20 s": into `text`, which is returned. */
+static char *format_seconds(char text[SIZE_TEXT_BYTES], double seconds)
+{
+    if (seconds < 1)
+        snprintf(text, SIZE_TEXT_BYTES, "%.3g ms", seconds * 1e3);
+    else if (seconds < 120)
+        snprintf(text, SIZE_TEXT_BYTES, "%.3g s", seconds);
+    else
+        snprintf(text, SIZE_TEXT_BYTES, "%d min %d s", (int)(seconds / 60), (int)seconds % 60);
+    return text;
+}
+
+static const char *limit_name(enum plan_limit limit)
+{
+    static const char *const names[] = {[PLAN_LIMIT_COMPUTE] = "arithmetic",
+        [PLAN_LIMIT_LINK] = "link",
+        [PLAN_LIMIT_DISK] = "disk"};
+
+    return names[limit];
+}
+
+#define PHASE_FORMAT "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s  %9s  %7s\n"
+
 static void explain_phase(const struct shoal_plan *plan, int index, struct text *t)
 {
     const struct plan_phase *p = &plan->solution.phases[index];
-    char blocks[32], size[5][SIZE_TEXT_BYTES], slots[16] = "-";
+    char blocks[32], size[5][SIZE_TEXT_BYTES], seconds[SIZE_TEXT_BYTES], slots[16] = "-";
 
     snprintf(blocks, sizeof blocks, "%d of %d", p->resident_count, p->block_count);
     if (p->slots) snprintf(slots, sizeof slots, "%d", p->slots);
-    text_append(t, "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s\n", part_names[index], blocks,
+    text_append(t, PHASE_FORMAT, part_names[index], blocks,
         size_format(size[0], p->globals_bytes + p->resident_bytes), slots,
-        size_format(size[1], p->ring_bytes), size_format(size[2], p->scratch_bytes),
-        size_format(size[3], p->peak_bytes), size_format(size[4], p->stream_bytes));
+        size_format(size[1], p->ring_bytes + p->unpack_bytes),
+        size_format(size[2], p->scratch_bytes), size_format(size[3], p->peak_bytes),
+        size_format(size[4], p->stream_bytes), format_seconds(seconds, p->seconds),
+        limit_name(p->limit));
 }
 
 /* "1.91 GFLOP", "55.1 TFLOP": into `text`, which is returned. */
@@ -58,6 +83,7 @@ static char *format_operations(char text[SIZE_TEXT_BYTES], uint64_t operations)
 
 static void explain_steps(const struct shoal_plan *plan, struct text *t)
 {
+    const struct plan_phase *p = &plan->solution.phases[SHOAL_PHASE_STEPS];
     struct shoal_plan_summary s;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
     int32_t all = job_lane_count(&plan->job);
@@ -66,12 +92,52 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     text_append(t, "a step: %s, %s copied to the device (%d of %d blocks stream)",
         format_operations(b, s.step_operations), size_format(a, s.step_copy_bytes),
         s.blocks - s.resident_blocks, s.blocks);
+    if (p->disk_count)
+        text_append(t, ", %s read from disk (%d blocks)", size_format(a, s.step_disk_bytes),
+            (int)p->disk_count);
+    if (p->packed_count) text_append(t, "; %d blocks are packed", (int)p->packed_count);
     if (all > 1 && s.lanes >= all)
         text_append(t, "; its %d lanes share one pass over the blocks", all);
     else if (all > 1)
         text_append(
             t, "; its %d lanes take %d passes over the blocks", all, (all + s.lanes - 1) / s.lanes);
-    text_append(t, "\nhost memory for weights that wait: %s\n", size_format(b, s.ram_bytes));
+    text_append(t, "\ntime: about %s a step, limited by %s; the first one, which loads, %s; all %s",
+        format_seconds(a, s.step_seconds), limit_name(p->limit),
+        format_seconds(b, s.first_step_seconds),
+        format_seconds((char[SIZE_TEXT_BYTES]){0}, s.seconds));
+    text_append(t, " (%s)\n",
+        plan->rates.origin == RATES_GUESSED ? "guessed: shoal bench links measures this machine"
+                                            : plan->rates.name);
+}
+
+static void explain_host(const struct shoal_plan *plan, struct text *t)
+{
+    const struct plan_phase *most = &plan->solution.phases[0];
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES], d[SIZE_TEXT_BYTES];
+
+    for (int i = 1; i < SHOAL_PHASES; i++)
+        if (plan->solution.phases[i].ram_bytes > most->ram_bytes) most = &plan->solution.phases[i];
+    text_append(t,
+        "host memory: %s allowed, %s %s: %s of weights, %s of staging, %s for the process\n",
+        size_format(a, plan->job.request.ram_bytes),
+        plan->solution.fits ? "peak" : "this plan needs",
+        size_format((char[SIZE_TEXT_BYTES]){0}, plan->solution.ram_bytes),
+        size_format(b, most->tier_bytes), size_format(c, most->staging_bytes),
+        size_format(d, plan->process_bytes));
+}
+
+/* What the next GiB would be worth, where it is worth something. */
+static void explain_more(const struct shoal_plan *plan, struct text *t)
+{
+    char a[SIZE_TEXT_BYTES];
+    double now = plan->solution.phases[SHOAL_PHASE_STEPS].seconds;
+
+    if (plan->more_vram_seconds > 0 && plan->more_vram_seconds < 0.97 * now)
+        text_append(t, "1 GiB more of --vram: the steps would take %s\n",
+            format_seconds(a, plan->more_vram_seconds));
+    if (plan->more_ram_seconds > 0 && plan->more_ram_seconds < 0.97 * now)
+        text_append(t, "1 GiB more of --ram: the steps would take %s\n",
+            format_seconds(a, plan->more_ram_seconds));
 }
 
 /* A setting that changes nothing is said, never silent. An array of sentences. */
@@ -102,7 +168,8 @@ static json_t *explain_notes(const struct shoal_plan *plan)
         json_array_append_new(
             notes, json_sprintf("of the seed the low 32 bits count, as in torch: it is %u",
                        (unsigned)(r->seed & UINT32_MAX)));
-    if (plan->solution.fits && memory < plan->solution.peak_bytes + plan->solution.ram_bytes)
+    if (!plan->elsewhere && plan->solution.fits &&
+        memory < plan->solution.peak_bytes + plan->solution.ram_bytes)
         json_array_append_new(
             notes, json_sprintf(
                        "this machine has %s of memory, less than the plan's device and host memory",
@@ -120,8 +187,8 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
     text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s\n",
         plan->job.model->name, r->device, r->width, r->height, r->steps, r->steps == 1 ? "" : "s",
         r->count, r->count == 1 ? "" : "s", (double)r->cfg, (double)r->shift, r->sampler);
-    text_append(t, "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s\n", "", "resident", "weights",
-        "slots", "ring", "scratch", "peak", "streamed");
+    text_append(t, PHASE_FORMAT, "", "resident", "weights", "slots", "ring", "scratch", "peak",
+        "streamed", "time", "limit");
     for (int i = 0; i < SHOAL_PHASES; i++)
         explain_phase(plan, i, t);
     explain_steps(plan, t);
@@ -131,6 +198,8 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
         size_format(a, r->vram_bytes), plan->solution.fits ? "peak" : "this plan needs",
         size_format(b, plan->solution.peak_bytes), size_format_up(c, plan->least_bytes),
         size_format_up(d, plan->full_bytes));
+    explain_host(plan, t);
+    explain_more(plan, t);
     for (size_t i = 0; i < json_array_size(notes); i++)
         text_append(t, "note: %s\n", json_string_value(json_array_get(notes, i)));
     if (plan->refusal) text_append(t, "REFUSED: %s\n", plan->refusal);
@@ -140,14 +209,20 @@ static json_t *phase_json(const struct shoal_plan *plan, int index)
 {
     const struct plan_phase *p = &plan->solution.phases[index];
 
-    return json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "phase",
-        p->name, "blocks", (int)p->block_count, "resident_blocks", (int)p->resident_count,
-        "prefetch_slots", (int)p->slots, "globals_bytes", (json_int_t)p->globals_bytes,
-        "resident_bytes", (json_int_t)p->resident_bytes, "ring_bytes", (json_int_t)p->ring_bytes,
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
+                     " s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s}",
+        "phase", p->name, "blocks", (int)p->block_count, "resident_blocks", (int)p->resident_count,
+        "packed_blocks", (int)p->packed_count, "disk_blocks", (int)p->disk_count, "prefetch_slots",
+        (int)p->slots, "globals_bytes", (json_int_t)p->globals_bytes, "resident_bytes",
+        (json_int_t)p->resident_bytes, "ring_bytes", (json_int_t)p->ring_bytes, "unpack_bytes",
+        (json_int_t)p->unpack_bytes, "staging_bytes", (json_int_t)p->staging_bytes,
+        "ram_tier_bytes", (json_int_t)p->tier_bytes, "disk_bytes", (json_int_t)p->disk_bytes,
         "scratch_bytes", (json_int_t)p->scratch_bytes, "peak_vram_bytes", (json_int_t)p->peak_bytes,
         "streamed_bytes", (json_int_t)p->stream_bytes, "walks",
         (json_int_t)job_walks(&plan->job, (enum shoal_phase)index, plan->lanes), "operations",
-        (json_int_t)plan->counts[index].operations);
+        (json_int_t)plan->counts[index].operations, "first_walk_bytes",
+        (json_int_t)p->first_disk_bytes, "first_walk_seconds", p->first_walk_seconds,
+        "walk_seconds", p->walk_seconds, "seconds", p->seconds, "limit", limit_name(p->limit));
 }
 
 /* An unlimited budget is null: JSON has no infinity. */
@@ -165,8 +240,10 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     shoal_plan_summarise(plan, &s);
     for (int i = 0; i < SHOAL_PHASES; i++)
         json_array_append_new(phases, phase_json(plan, i));
-    return json_pack("{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
-                     " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:O}",
+    return json_pack(
+        "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
+        " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
+        " s:f, s:s, s:s, s:o, s:O}",
         "model", json_text(plan->job.model->name), "device", r->device, "width", (int)r->width,
         "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count, "cfg",
         (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits", (int)s.fits,
@@ -178,6 +255,10 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         "step_copy_bytes", (json_int_t)s.step_copy_bytes, "step_operations",
         (json_int_t)s.step_operations, "blocks", (int)s.blocks, "resident_blocks",
         (int)s.resident_blocks, "prefetch_slots", (int)s.prefetch_slots, "lanes", (int)s.lanes,
+        "step_disk_bytes", (json_int_t)s.step_disk_bytes, "process_bytes",
+        (json_int_t)plan->process_bytes, "step_seconds", s.step_seconds, "first_step_seconds",
+        s.first_step_seconds, "seconds", s.seconds, "limit",
+        limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
         "phases", phases, "notes", notes);
 }
 

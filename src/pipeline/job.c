@@ -103,6 +103,7 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     TRY(schedule_init(&job->schedule, request->steps, (double)request->shift, error));
     job->request = *request;
     job->request.prompt = job->request.negative_prompt = job->request.sampler = NULL;
+    job->request.rates_path = job->request.on = NULL; /* the plan's affair */
     job->request.device = "cpu";
     job->latent_channels = vae->latent_channels;
     job->latent_height = request->height / vae->factor;
@@ -171,17 +172,6 @@ int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes)
 
 /* ---- walking the blocks ---- */
 
-static void bind(struct matrix *bound, const struct model *model, int32_t index, device_addr base)
-{
-    const struct block *block = &model->blocks[index];
-
-    for (int32_t i = 0; i < block->weight_count; i++) {
-        const struct weight *w = &block->weights[i];
-
-        bound[i] = matrix_at(base + w->offset, w->dtype, w->rows, w->cols);
-    }
-}
-
 static enum shoal_status exec_check(const struct stage *stage, struct shoal_error *error)
 {
     if (stage->exec.error.status && error) *error = stage->exec.error;
@@ -194,14 +184,14 @@ static enum shoal_status walk_bound(struct stage *stage, struct phase_pass p, vo
     const struct pass *pass = p.pass;
     const struct block *global = pass->globals >= 0 ? &p.model->blocks[pass->globals] : NULL;
 
-    if (global) bind(globals, p.model, pass->globals, stage->globals(stage));
+    if (global) TRY(stage->globals(stage, globals, error));
     for (int32_t lane = 0; pass->begin && lane < count; lane++)
         pass->begin(&stage->exec, global, globals, lanes[lane]);
     TRY(exec_check(stage, error));
     for (int32_t i = 0; i < pass->count; i++) {
         const struct block *block = &p.model->blocks[pass->first + i];
 
-        bind(bound, p.model, pass->first + i, stage->acquire(stage, pass->first + i));
+        TRY(stage->acquire(stage, pass->first + i, bound, error));
         for (int32_t lane = 0; lane < count; lane++)
             block->forward(&stage->exec, block, bound, lanes[lane]);
         stage->release(stage, pass->first + i);

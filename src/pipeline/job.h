@@ -60,8 +60,11 @@ struct stage {
         struct stage *, const struct job *, enum shoal_phase, struct shoal_error *) SHOAL_CHECKED;
     /* After a phase that succeeded or failed; reports what went wrong with its weights. */
     enum shoal_status (*end)(struct stage *, enum shoal_phase, struct shoal_error *) SHOAL_CHECKED;
-    device_addr (*globals)(struct stage *);
-    device_addr (*acquire)(struct stage *, int32_t block);
+    /* Fill weights[i] with the block's weight i. */
+    enum shoal_status (*globals)(
+        struct stage *, struct matrix *weights, struct shoal_error *) SHOAL_CHECKED;
+    enum shoal_status (*acquire)(
+        struct stage *, int32_t block, struct matrix *weights, struct shoal_error *) SHOAL_CHECKED;
     void (*release)(struct stage *, int32_t block);
     /* May be NULL. After a walk's block, and after a step; a failure ends the run. */
     enum shoal_status (*block_done)(struct stage *, int32_t done, int32_t of, struct shoal_error *);

@@ -2,15 +2,21 @@
 #include "pipeline/plan.h"
 
 #include "base/memory.h"
-#include "base/size.h"
 #include "device/count/count.h"
+#include "memory/cargo.h"
+
+#include <string.h>
 
 /* ---- the counting stage ---- */
 
 struct count_stage {
     struct stage stage; /* first */
+    const struct job *job;
     struct phase_count *counts;
-    struct count_totals before;
+    enum shoal_phase phase;
+    struct count_totals begin; /* of the phase */
+    struct count_totals last;  /* when the last block was released */
+    int64_t releases;
 };
 
 static enum shoal_status count_begin(
@@ -18,42 +24,88 @@ static enum shoal_status count_begin(
 {
     struct count_stage *c = (struct count_stage *)stage;
 
-    (void)job, (void)phase, (void)error;
+    c->counts[phase].blocks =
+        mem_calloc((size_t)job_phase(job, phase).pass->count, sizeof *c->counts[phase].blocks);
+    if (!c->counts[phase].blocks) FAIL_MEMORY(error);
     region_reset_high_water(stage->exec.scratch);
-    c->before = count_read(stage->exec.device);
+    c->phase = phase;
+    c->begin = c->last = count_read(stage->exec.device);
+    c->releases = 0;
     return SHOAL_OK;
+}
+
+/* What was counted since the last call is a block's. */
+static void count_work(struct count_stage *c, int32_t position)
+{
+    static const enum count_kind kinds[WORK_KINDS] = {
+        [WORK_LINEAR] = COUNT_LINEAR, [WORK_ATTENTION] = COUNT_ATTENTION, [WORK_CONV] = COUNT_CONV};
+    struct work *work = &c->counts[c->phase].blocks[position];
+    struct count_totals now = count_read(c->stage.exec.device);
+
+    for (int kind = 0; kind < WORK_KINDS; kind++)
+        work->operations[kind] += now.by_kind[kinds[kind]] - c->last.by_kind[kinds[kind]];
+    work->traffic += now.memory_traffic - c->last.memory_traffic;
+    c->last = now;
 }
 
 static enum shoal_status count_end(
     struct stage *stage, enum shoal_phase phase, struct shoal_error *error)
 {
     struct count_stage *c = (struct count_stage *)stage;
+    int32_t count = job_phase(c->job, phase).pass->count;
+    double walks = (double)c->releases / count;
     struct count_totals now = count_read(stage->exec.device);
 
     (void)error;
-    c->counts[phase] = (struct phase_count){
-        .scratch_bytes = region_high_water(stage->exec.scratch),
-        .operations = now.operations - c->before.operations,
-        .traffic = now.traffic - c->before.traffic,
-    };
+    count_work(c, count - 1);
+    for (int32_t i = 0; i < count; i++) {
+        for (int kind = 0; kind < WORK_KINDS; kind++)
+            c->counts[phase].blocks[i].operations[kind] /= walks;
+        c->counts[phase].blocks[i].traffic /= walks;
+    }
+    c->counts[phase].scratch_bytes = region_high_water(stage->exec.scratch);
+    c->counts[phase].operations = now.operations - c->begin.operations;
+    c->counts[phase].traffic = now.traffic - c->begin.traffic;
     return SHOAL_OK;
 }
 
 /* Weights have no place when counting, but every matrix has an address. */
-static device_addr count_globals(struct stage *stage)
+static enum shoal_status count_globals(
+    struct stage *stage, struct matrix *weights, struct shoal_error *error)
 {
-    return stage->exec.device->arena;
+    struct count_stage *c = (struct count_stage *)stage;
+    struct phase_pass p = job_phase(c->job, c->phase);
+
+    (void)error;
+    block_bind(&p.model->blocks[p.pass->globals], stage->exec.device->arena, weights);
+    return SHOAL_OK;
 }
 
-static device_addr count_acquire(struct stage *stage, int32_t block)
+static enum shoal_status count_acquire(
+    struct stage *stage, int32_t block, struct matrix *weights, struct shoal_error *error)
 {
-    (void)block;
-    return stage->exec.device->arena;
+    struct count_stage *c = (struct count_stage *)stage;
+
+    (void)error;
+    block_bind(
+        &job_phase(c->job, c->phase).model->blocks[block], stage->exec.device->arena, weights);
+    return SHOAL_OK;
 }
 
 static void count_release(struct stage *stage, int32_t block)
 {
-    (void)stage, (void)block;
+    struct count_stage *c = (struct count_stage *)stage;
+
+    count_work(c, block - job_phase(c->job, c->phase).pass->first);
+    c->releases++;
+}
+
+static void counts_fini(struct phase_count counts[SHOAL_PHASES])
+{
+    for (int i = 0; i < SHOAL_PHASES; i++) {
+        mem_free(counts[i].blocks);
+        counts[i].blocks = NULL;
+    }
 }
 
 /* Runs the job on the counting device with so many lanes to a walk. */
@@ -67,6 +119,7 @@ static enum shoal_status count_job(const struct job *job, int32_t lanes,
                                 .globals = count_globals,
                                 .acquire = count_acquire,
                                 .release = count_release},
+        .job = job,
         .counts = counts};
     struct job_output output = {0};
     struct device *device = NULL;
@@ -98,78 +151,126 @@ static uint64_t weight_bytes(const struct model *model)
     return bytes;
 }
 
-/* The phase's blocks as the planner wants them: raw, and arithmetic shared out by weight. */
-static void fill_blocks(const struct phase_pass *p, const struct rates *rates, uint64_t operations,
-    struct plan_block_input *blocks)
+/* A block in the forms that its file allows. */
+static enum shoal_status block_input(
+    const struct block *block, struct plan_block_input *input, struct shoal_error *error)
 {
-    uint64_t bytes = 0;
+    struct cargo_size size;
 
-    for (int32_t k = 0; k < p->pass->count; k++)
-        bytes += p->model->blocks[p->pass->first + k].bytes;
-    for (int32_t k = 0; k < p->pass->count; k++) {
-        uint64_t own = p->model->blocks[p->pass->first + k].bytes;
-
-        blocks[k].raw = (struct plan_form){own, size_align(own, HOST_PAGE_BYTES)};
-        blocks[k].compute_seconds =
-            bytes ? (double)operations / rates->flops[WORK_LINEAR] * (double)own / (double)bytes
-                  : 0;
+    TRY(cargo_measure(block, &size, error));
+    input->raw = (struct plan_form){.bytes = block->bytes};
+    if (size.packed) {
+        input->packed = (struct plan_form){size.bytes, size.image_bytes};
+        input->unpacked_bytes = block->bytes;
+    } else {
+        input->raw.host_bytes = size.image_bytes;
     }
+    return SHOAL_OK;
+}
+
+static enum shoal_status phase_input(const struct shoal_plan *plan, enum shoal_phase phase,
+    int32_t lanes, const struct phase_count *count, struct plan_block_input *blocks,
+    struct plan_input *input, struct shoal_error *error)
+{
+    const struct job *job = &plan->job;
+    struct phase_pass p = job_phase(job, phase);
+
+    *input = (struct plan_input){
+        .name = shoal_phase_name(phase),
+        .block_count = p.pass->count,
+        .blocks = blocks,
+        .scratch_bytes = count->scratch_bytes,
+        .walks = job_walks(job, phase, lanes),
+        .main = phase == SHOAL_PHASE_STEPS,
+    };
+    if (p.pass->globals >= 0) {
+        struct plan_block_input globals = {0};
+
+        TRY(block_input(&p.model->blocks[p.pass->globals], &globals, error));
+        if (globals.packed.bytes)
+            FAIL(error, SHOAL_E_UNSUPPORTED,
+                "%s: weights that stay on the device all the time are packed, which shoal convert "
+                "never does: convert the original again",
+                p.model->blocks[p.pass->globals].weights[0].pieces[0]->file->path);
+        input->globals = globals.raw;
+    }
+    for (int32_t i = 0; i < p.pass->count; i++) {
+        TRY(block_input(&p.model->blocks[p.pass->first + i], &blocks[i], error));
+        blocks[i].compute_seconds = rates_seconds(&plan->rates, &count->blocks[i]);
+        if (blocks[i].packed.bytes) input->source = PLAN_SOURCE_PACKED;
+    }
+    return SHOAL_OK;
 }
 
 /* The planner's answer for the phases as counted. */
-static enum shoal_status solve(const struct job *job, const struct phase_count *counts,
-    int32_t lanes, struct plan_solution *solution, struct shoal_error *error)
+static enum shoal_status solve(const struct shoal_plan *plan, int32_t lanes,
+    const struct phase_count *counts, struct plan_solution *solution, struct shoal_error *error)
 {
+    const struct job *job = &plan->job;
     struct plan_input inputs[SHOAL_PHASES];
-    struct rates rates;
     const struct plan_limits limits = {
         .vram_bytes = job->request.vram_bytes,
         .ram_bytes = job->request.ram_bytes,
+        .process_bytes = plan->process_bytes,
         .resident_blocks = job->request.resident_blocks,
         .prefetch_slots = job->request.prefetch_slots,
         .buffer = job->request.buffer,
         .wire = job->request.wire,
-        .rates = &rates,
+        .rates = &plan->rates,
     };
     struct plan_block_input *blocks, *next;
+    enum shoal_status status = SHOAL_OK;
     size_t total = 0;
 
-    rates_guess(&rates, job->request.threads);
     for (int i = 0; i < SHOAL_PHASES; i++)
         total += (size_t)job_phase(job, (enum shoal_phase)i).pass->count;
     blocks = next = mem_calloc(total, sizeof *blocks);
     if (!blocks) FAIL_MEMORY(error);
-    for (int i = 0; i < SHOAL_PHASES; i++) {
-        struct phase_pass p = job_phase(job, (enum shoal_phase)i);
-        int64_t walks = job_walks(job, (enum shoal_phase)i, lanes);
-        /* One step is counted. */
-        int64_t counted = i == SHOAL_PHASE_STEPS ? walks / job->request.steps : walks;
-        uint64_t globals = p.pass->globals >= 0 ? p.model->blocks[p.pass->globals].bytes : 0;
-
-        inputs[i] = (struct plan_input){
-            .name = shoal_phase_name((enum shoal_phase)i),
-            .block_count = p.pass->count,
-            .blocks = next,
-            .globals = {globals, size_align(globals, HOST_PAGE_BYTES)},
-            .scratch_bytes = counts[i].scratch_bytes,
-            .walks = walks,
-            .main = i == SHOAL_PHASE_STEPS,
-        };
-        fill_blocks(&p, &rates, counts[i].operations / (uint64_t)counted, next);
-        next += p.pass->count;
+    for (int i = 0; i < SHOAL_PHASES && !status; i++) {
+        status = phase_input(plan, (enum shoal_phase)i, lanes, &counts[i], next, &inputs[i], error);
+        next += inputs[i].block_count;
     }
-    enum shoal_status status = planner_solve(inputs, SHOAL_PHASES, &limits, solution, error);
-
+    if (!status) status = planner_solve(inputs, SHOAL_PHASES, &limits, solution, error);
     mem_free(blocks);
     return status;
 }
 
-/* Bytes that a step copies, over all its walks: what the choice of lanes is judged by. */
-static uint64_t step_bytes(const struct job *job, const struct plan_solution *s, int32_t lanes)
+static uint64_t step_walks(const struct job *job, int32_t lanes)
 {
-    uint64_t walks = (uint64_t)job_walks(job, SHOAL_PHASE_STEPS, lanes);
+    return (uint64_t)(job_walks(job, SHOAL_PHASE_STEPS, lanes) / job->request.steps);
+}
 
-    return s->phases[SHOAL_PHASE_STEPS].stream_bytes * walks / (uint64_t)job->request.steps;
+/* Predicted, of all steps: what the choice of lanes is judged by. */
+static double steps_seconds(const struct plan_solution *s)
+{
+    return s->phases[SHOAL_PHASE_STEPS].seconds;
+}
+
+/* What 1 GiB more would make of the steps. */
+static enum shoal_status ask_for_more(struct shoal_plan *plan, struct shoal_error *error)
+{
+    struct shoal_request *r = &plan->job.request;
+    const struct shoal_request as_asked = *r;
+    struct plan_solution s;
+    const uint64_t gib = 1u << 30;
+    enum shoal_status status = SHOAL_OK;
+
+    if (plan->solution.fits && r->vram_bytes < plan->full_bytes) {
+        r->vram_bytes += gib;
+        status = solve(plan, plan->lanes, plan->counts, &s, error);
+        if (!status) plan->more_vram_seconds = s.fits ? steps_seconds(&s) : 0;
+        if (!status) planner_release(&s);
+        *r = as_asked;
+    }
+    if (!status && plan->solution.fits && plan->solution.phases[SHOAL_PHASE_STEPS].disk_bytes &&
+        r->ram_bytes != SHOAL_UNLIMITED) {
+        r->ram_bytes += gib;
+        status = solve(plan, plan->lanes, plan->counts, &s, error);
+        if (!status) plan->more_ram_seconds = s.fits ? steps_seconds(&s) : 0;
+        if (!status) planner_release(&s);
+        *r = as_asked;
+    }
+    return status;
 }
 
 /*
@@ -180,33 +281,35 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
 {
     int32_t all = job_lane_count(&plan->job), fixed = plan->job.request.lanes;
     int32_t lanes = fixed != SHOAL_AUTO && fixed < all ? fixed : all;
+    const struct plan_solution *best = &plan->solution;
     bool have = false;
 
-    plan->least_bytes = plan->full_bytes = plan->least_ram_bytes = SHOAL_UNLIMITED;
+    plan->least_bytes = plan->least_ram_bytes = SHOAL_UNLIMITED;
     for (;; lanes = (lanes + 1) / 2) {
-        struct phase_count counts[SHOAL_PHASES];
-        struct plan_solution s;
-        bool better;
+        struct phase_count counts[SHOAL_PHASES] = {0};
+        struct plan_solution s = {0};
+        enum shoal_status status = count_job(&plan->job, lanes, counts, error);
 
-        TRY(count_job(&plan->job, lanes, counts, error));
-        TRY(solve(&plan->job, counts, lanes, &s, error));
+        if (!status) status = solve(plan, lanes, counts, &s, error);
+        if (status) {
+            counts_fini(counts);
+            return status;
+        }
         if (s.least_bytes < plan->least_bytes) plan->least_bytes = s.least_bytes;
-        if (s.full_bytes < plan->full_bytes) plan->full_bytes = s.full_bytes;
+        /* With this much, the first choice has everything resident, and none is faster. */
+        if (!have) plan->full_bytes = s.full_bytes;
         if (s.least_ram_bytes < plan->least_ram_bytes) plan->least_ram_bytes = s.least_ram_bytes;
-        better = !have || (s.fits && !plan->solution.fits) ||
-                 (s.fits == plan->solution.fits && s.fits &&
-                     step_bytes(&plan->job, &s, lanes) <
-                         step_bytes(&plan->job, &plan->solution, plan->lanes)) ||
-                 (!s.fits && !plan->solution.fits); /* the smaller one explains the refusal */
-        if (better) {
+        /* Of two that do not fit, the smaller one explains the refusal. */
+        if (!have || !best->fits || (s.fits && steps_seconds(&s) < 0.99 * steps_seconds(best))) {
             planner_release(&plan->solution);
+            counts_fini(plan->counts);
             plan->solution = s;
             plan->lanes = lanes;
-            for (int i = 0; i < SHOAL_PHASES; i++)
-                plan->counts[i] = counts[i];
+            memcpy(plan->counts, counts, sizeof counts);
             have = true;
         } else {
             planner_release(&s);
+            counts_fini(counts);
         }
         if (lanes == 1 || fixed != SHOAL_AUTO) return SHOAL_OK;
     }
@@ -221,7 +324,13 @@ enum shoal_status shoal_plan_create(const struct shoal_model *model,
     *plan = NULL;
     if (!p) FAIL_MEMORY(error);
     TRY_OR_FAIL(job_init(&p->job, model, request, error));
+    TRY_OR_FAIL(plan_rates(request, &p->rates, error));
+    p->elsewhere = request->on != NULL;
+    if (p->elsewhere && p->job.request.vram_bytes == SHOAL_UNLIMITED && p->rates.vram_bytes)
+        p->job.request.vram_bytes = p->rates.vram_bytes - p->rates.context_bytes;
+    p->process_bytes = plan_process_bytes(&p->job);
     TRY_OR_FAIL(choose_lanes(p, error));
+    TRY_OR_FAIL(ask_for_more(p, error));
     TRY_OR_FAIL(plan_explain(p, error));
     *plan = p;
     return SHOAL_OK;
@@ -236,6 +345,7 @@ void shoal_plan_destroy(struct shoal_plan **plan)
 
     if (!p) return;
     planner_release(&p->solution);
+    counts_fini(p->counts);
     job_fini(&p->job);
     mem_free(p->text);
     mem_free(p->refusal);
@@ -248,6 +358,7 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
 {
     const struct plan_phase *steps = &plan->solution.phases[SHOAL_PHASE_STEPS];
     struct phase_pass p = job_phase(&plan->job, SHOAL_PHASE_STEPS);
+    uint64_t walks = step_walks(&plan->job, plan->lanes);
 
     *summary = (struct shoal_plan_summary){
         .fits = plan->solution.fits,
@@ -258,12 +369,16 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .ram_bytes = plan->solution.ram_bytes,
         .least_ram_bytes = plan->least_ram_bytes,
         .dit_weight_bytes = weight_bytes(p.model),
-        .step_copy_bytes = step_bytes(&plan->job, &plan->solution, plan->lanes),
+        .step_copy_bytes = steps->stream_bytes * walks,
+        .step_disk_bytes = steps->disk_bytes * walks,
         .step_operations = plan->counts[SHOAL_PHASE_STEPS].operations,
         .blocks = steps->block_count,
         .resident_blocks = steps->resident_count,
         .prefetch_slots = steps->slots,
         .lanes = plan->lanes,
+        .step_seconds = steps->walk_seconds * (double)walks,
+        .first_step_seconds = steps->first_walk_seconds + steps->walk_seconds * (double)(walks - 1),
+        .seconds = plan->solution.seconds,
     };
 }
 

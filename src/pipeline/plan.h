@@ -4,24 +4,38 @@
 
 #include "pipeline/job.h"
 #include "plan/planner.h"
+#include "plan/rates.h"
 
 /* One phase as counted, for all its walks of one step or picture. */
 struct phase_count {
     uint64_t scratch_bytes;
     uint64_t operations,
-        traffic; /* all lanes; of one step for the steps, of all pictures for decode */
+        traffic;         /* all lanes; of one step for the steps, of all pictures for decode */
+    struct work *blocks; /* [pass->count]: of one walk; what lies between walks is the last one's */
 };
 
 struct shoal_plan {
     struct job job;
     int32_t lanes; /* that share a walk */
     struct phase_count counts[SHOAL_PHASES];
+    struct rates rates;
+    bool elsewhere;                             /* for another machine than this */
+    double more_vram_seconds, more_ram_seconds; /* of the steps with 1 GiB more; 0: no matter */
+    uint64_t process_bytes;                     /* host memory for everything but weights */
     struct plan_solution solution;
     /* Over all choices of lanes that the request allows: */
     uint64_t least_bytes, full_bytes, least_ram_bytes;
     char *text, *json;
     char *refusal; /* why it must not run, in a sentence; NULL: it may */
 };
+
+/* The rates that a request's plans go by: of another machine, of a file, as measured, or guessed.
+ */
+enum shoal_status plan_rates(const struct shoal_request *request, struct rates *rates,
+    struct shoal_error *error) SHOAL_CHECKED;
+
+/* Host memory that the job takes beside its weights. */
+uint64_t plan_process_bytes(const struct job *job);
 
 /* Fills the plan's texts. */
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error) SHOAL_CHECKED;

@@ -20,7 +20,7 @@ struct real_stage {
     struct shoal_report report;
     struct shoal_progress progress;
     uint64_t begun_ns, unit_ns; /* when the phase and its last step began */
-    uint64_t unit_bytes;        /* copied when the last step was done */
+    uint64_t unit_bytes;        /* copied by then */
 };
 
 static bool cancelled(void *user)
@@ -68,16 +68,18 @@ static enum shoal_status real_begin(
     struct real_stage *r = (struct real_stage *)stage;
     const struct plan_phase *planned = &r->plan->solution.phases[phase];
     struct phase_pass p = job_phase(job, phase);
-    bool *resident = mem_calloc((size_t)p.pass->count, sizeof *resident);
-    enum shoal_status status;
+    struct streamer_place *places = mem_calloc((size_t)p.pass->count, sizeof *places);
     const struct streamer_setup setup = {
         .arena = &r->arena,
         .compute = stage->exec.stream,
         .model = p.model,
         .pass = p.pass,
-        .resident = resident,
+        .places = places,
         .ring_bytes = planned->ring_bytes,
+        .unpack_bytes = planned->unpack_bytes,
+        .staging_bytes = planned->staging_bytes,
         .walks = job_walks(job, phase, stage->lanes),
+        .trace = r->trace,
         .cancelled = cancelled,
         .user = r,
     };
@@ -85,18 +87,31 @@ static enum shoal_status real_begin(
     r->begun_ns = clock_ns();
     r->progress = (struct shoal_progress){
         .phase = phase, .steps = units(job, phase), .blocks = p.pass->count};
-    if (!resident) FAIL_MEMORY(error);
+    if (!places) FAIL_MEMORY(error);
     for (int32_t i = 0; i < p.pass->count; i++)
-        resident[i] = planned->blocks[i].resident;
-    status = streamer_create(&r->streamer, &setup, error);
-    mem_free(resident);
-    TRY(status);
-    r->report.load_seconds += (double)streamer_stats(r->streamer).load_ns * 1e-9;
+        places[i] = (struct streamer_place){.resident = planned->blocks[i].resident,
+            .packed = planned->blocks[i].packed,
+            .disk = planned->blocks[i].disk};
+    enum shoal_status status = streamer_create(&r->streamer, &setup, error);
+    mem_free(places);
+    if (status) return status;
     r->unit_ns = clock_ns();
-    /* The ring's first fill is on its way already: it belongs to the first step. */
-    r->unit_bytes = streamer_stats(r->streamer).resident_bytes;
+    r->unit_bytes = 0;
     report_progress(r);
     return SHOAL_OK;
+}
+
+/* Means, because copies and reads run ahead into the next step. */
+static void report_step_bytes(struct real_stage *r, const struct streamer_stats *stats)
+{
+    const struct job *job = &r->plan->job;
+    uint64_t walks = (uint64_t)job_walks(job, SHOAL_PHASE_STEPS, r->stage.lanes);
+    uint64_t steps = (uint64_t)job->request.steps;
+
+    r->report.step_bytes = (stats->copied_bytes - stats->settled_bytes) / steps;
+    if (walks > 1)
+        r->report.step_read_bytes =
+            (stats->read_bytes - stats->first_read_bytes) / (walks - 1) * (walks / steps);
 }
 
 static enum shoal_status real_end(
@@ -105,9 +120,14 @@ static enum shoal_status real_end(
     struct real_stage *r = (struct real_stage *)stage;
     /* A copy that failed on its own stream is known here at the latest. */
     enum shoal_status status = streamer_check(r->streamer, error);
+    struct streamer_stats stats = streamer_stats(r->streamer);
     uint64_t now;
 
-    r->report.copied_bytes += streamer_stats(r->streamer).copied_bytes;
+    r->report.copied_bytes += stats.copied_bytes;
+    r->report.read_bytes += stats.read_bytes;
+    r->report.wait_seconds += (double)stats.waited_ns * 1e-9;
+    if (phase == SHOAL_PHASE_STEPS && !status) report_step_bytes(r, &stats);
+    snprintf(r->report.reader, sizeof r->report.reader, "%s", streamer_describe(r->streamer));
     streamer_destroy(&r->streamer);
     arena_clear_bottom(&r->arena);
     now = clock_ns();
@@ -116,14 +136,16 @@ static enum shoal_status real_end(
     return status;
 }
 
-static device_addr real_globals(struct stage *stage)
+static enum shoal_status real_globals(
+    struct stage *stage, struct matrix *weights, struct shoal_error *error)
 {
-    return streamer_globals(((struct real_stage *)stage)->streamer);
+    return streamer_globals(((struct real_stage *)stage)->streamer, weights, error);
 }
 
-static device_addr real_acquire(struct stage *stage, int32_t block)
+static enum shoal_status real_acquire(
+    struct stage *stage, int32_t block, struct matrix *weights, struct shoal_error *error)
 {
-    return streamer_acquire(((struct real_stage *)stage)->streamer, block);
+    return streamer_acquire(((struct real_stage *)stage)->streamer, block, weights, error);
 }
 
 static void real_release(struct stage *stage, int32_t block)
@@ -141,6 +163,16 @@ static enum shoal_status real_block_done(
     r->progress.blocks = of;
     report_progress(r);
     return SHOAL_OK;
+}
+
+/* The first step brings in what stays; the others say what a step costs. */
+static void report_step(struct real_stage *r, int32_t done)
+{
+    struct shoal_report *report = &r->report;
+
+    if (done == 1) report->first_step_seconds = r->progress.step_seconds;
+    if (done <= 2 || r->progress.step_seconds < report->step_seconds)
+        report->step_seconds = r->progress.step_seconds;
 }
 
 static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
@@ -161,11 +193,7 @@ static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
     r->progress.block = 0;
     r->progress.step_seconds = (double)(now - r->unit_ns) * 1e-9;
     r->progress.step_bytes = copied - r->unit_bytes;
-    if (r->progress.phase == SHOAL_PHASE_STEPS) {
-        r->report.step_bytes += r->progress.step_bytes;
-        if (done == 1 || r->progress.step_seconds < r->report.step_seconds)
-            r->report.step_seconds = r->progress.step_seconds;
-    }
+    if (r->progress.phase == SHOAL_PHASE_STEPS) report_step(r, done);
     r->unit_ns = now;
     r->unit_bytes = copied;
     report_progress(r);
@@ -277,6 +305,9 @@ enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_ca
     enum shoal_status status;
 
     *result = NULL;
+    if (plan->elsewhere)
+        FAIL(error, SHOAL_E_INVALID, "the plan is for another machine (%s): it cannot run here",
+            plan->rates.name);
     if (plan->refusal) FAIL(error, SHOAL_E_BUDGET, "%s", plan->refusal);
     TRY(result_create(plan, &new, error));
     if (plan->job.request.trace) TRY_OR_FAIL(trace_create(&new->trace, error));
@@ -284,7 +315,6 @@ enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_ca
     TRY_OR_FAIL(cpu_create(&device, CPU_KERNELS_FAST, plan->job.request.threads, error));
     TRY_OR_FAIL(run_on(&r, device, new, error));
     device_destroy(&device);
-    r.report.step_bytes /= (uint64_t)plan->job.request.steps;
     r.report.seconds = (double)(clock_ns() - start) * 1e-9;
     new->report = r.report;
     *result = new;

@@ -48,10 +48,11 @@ struct search {
     uint64_t host_bytes;       /* of the RAM budget, for weights */
 
     struct choice at;
-    struct waiting waiting;  /* of phase */
-    uint64_t largest_stream; /* block of phase, on the device */
-    bool ties;               /* the fastest is known; now for the one to prefer */
-    double worth_seconds;    /* what takes longer need not be simulated */
+    struct waiting waiting;    /* of phase */
+    uint64_t largest_stream;   /* block of phase, on the device */
+    uint64_t largest_crossing; /* packed block that is unpacked once, to be resident */
+    bool ties;                 /* the fastest is known; now for the one to prefer */
+    double worth_seconds;      /* what takes longer need not be simulated */
     double best_seconds;
     struct choice best;
     uint64_t best_stream_bytes;
@@ -127,6 +128,9 @@ static void add_block(struct search *s, int32_t index)
     }
     if (at.resident) {
         out->resident_bytes += form->bytes;
+        /* What is unpacked once crosses the ring to get there. */
+        if (!at.packed && in->source == PLAN_SOURCE_PACKED)
+            s->largest_crossing = max_u64(s->largest_crossing, block->packed.bytes);
         s->waiting.staged += staged_bytes(read);
         return;
     }
@@ -146,7 +150,8 @@ static void lay_ring(struct search *s)
     struct plan_phase *out = s->phase;
 
     out->slots = out->stream_bytes ? s->at.slots : 0;
-    out->ring_bytes = min_u64(s->largest_stream * (uint64_t)s->at.slots, out->stream_bytes);
+    out->ring_bytes = max_u64(
+        s->largest_crossing, min_u64(s->largest_stream * (uint64_t)s->at.slots, out->stream_bytes));
     out->peak_bytes = out->globals_bytes + out->resident_bytes + out->ring_bytes +
                       out->unpack_bytes + out->scratch_bytes;
 }
@@ -172,7 +177,7 @@ static bool lay_out(struct search *s)
     out->scratch_bytes = in->scratch_bytes;
     out->first_disk_bytes = in->globals.host_bytes;
     out->compute_seconds = out->unpack_seconds = 0;
-    s->largest_stream = 0;
+    s->largest_stream = s->largest_crossing = 0;
     s->waiting = (struct waiting){.staged = staged_bytes(in->globals.host_bytes)};
     for (int32_t i = 0; i < in->block_count; i++) {
         struct plan_placement *at = &out->blocks[i];

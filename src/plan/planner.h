@@ -17,8 +17,8 @@
 
 /* The disk is read in pieces of so many bytes, each of which takes so much more in the staging
  * ring, because it begins and ends on a page. */
-#define PLAN_CHUNK_BYTES (4u << 20)
-#define PLAN_CHUNK_SLOP_BYTES 8192
+#define PLAN_CHUNK_BYTES (1u << 20)
+#define PLAN_CHUNK_SLOP_BYTES 0
 #define PLAN_LEAST_CHUNKS 2    /* in the staging ring: one is read while one is copied */
 #define PLAN_DEFAULT_CHUNKS 16 /* enough under way to keep a drive busy */
 

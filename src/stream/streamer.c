@@ -5,156 +5,421 @@
 #include "base/memory.h"
 #include "base/ring.h"
 #include "base/size.h"
+#include "stream/intake.h"
+#include "stream/timeline.h"
 
 #include <assert.h>
 
-/* Copies go in pieces, so that a teardown or another copy never waits for a whole block. */
-#define COPY_PIECE_BYTES (16u << 20)
+/* Visits between the copy's start and the block's release; residents take no ring, so it is these
+ * that bound how far the first walk's copies run ahead. */
+#define MAX_VISITS 64
+
+/* Of visit v at v % MAX_VISITS. */
+struct visit {
+    struct event *ready, *freed;
+    device_addr span; /* where its bytes go */
+};
 
 struct streamer {
     struct streamer_setup setup;
-    struct store *store;
+    struct cargo *cargos; /* by position: the pass's blocks, then the globals */
+    bool *kept;           /* by position: in the RAM tier */
+    int32_t *streamed;    /* positions */
+    struct visits visits;
+    struct intake intake;
     struct stream *copy;
-    struct event *ready[RING_MAX_SPANS],
-        *freed[RING_MAX_SPANS]; /* of visit v at v % RING_MAX_SPANS */
+
+    device_addr *own; /* by position: of residents and globals; 0: streamed */
+    device_addr ring_addr, unpack_addr;
     struct ring ring;
-    device_addr globals, ring_addr;
-    device_addr *resident; /* [pass->count]; 0: streamed */
-    int32_t *streamed;     /* positions in the pass of the streamed blocks */
-    int32_t streamed_count;
-    uint64_t visits; /* streamed visits in all walks */
-    uint64_t given;  /* visits whose copy was given to the copy stream */
-    uint64_t acquired, released;
-    struct streamer_stats stats;
+    struct timeline unpacks, uses;
+    uint64_t acquired, waited_ns;
+
+    /* Guarded by the intake's mutex. */
+    struct visit recent[MAX_VISITS];
+    struct timeline copies;
+    uint64_t given; /* visits whose copies were given to the copy stream */
+    int32_t chunks; /* and of the next visit, so many chunks; -1: it has no place yet */
+    uint64_t released;
+    uint64_t copied_bytes, settled_bytes;
 };
 
-static const struct block *block_at(const struct streamer *s, int32_t position)
+static const struct device_ops *ops_of(const struct streamer *s)
 {
-    return &s->setup.model->blocks[s->setup.pass->first + position];
+    return s->setup.arena->device->ops;
 }
 
-static void copy_block(struct streamer *s, struct stream *stream, device_addr to, int32_t index)
+static struct visit *visit_at(struct streamer *s, uint64_t visit)
 {
-    const struct device_ops *ops = s->setup.arena->device->ops;
-    const char *from = store_slab(s->store, index);
-    uint64_t bytes = s->setup.model->blocks[index].bytes;
-
-    for (uint64_t done = 0; done < bytes; done += COPY_PIECE_BYTES) {
-        uint64_t left = bytes - done;
-
-        ops->copy_in(
-            stream, to + done, from + done, left < COPY_PIECE_BYTES ? left : COPY_PIECE_BYTES);
-    }
-    s->stats.copied_bytes += bytes;
+    return &s->recent[visit % MAX_VISITS];
 }
 
-/* Gives the copy stream every visit that fits now. */
-static void fetch_ahead(struct streamer *s)
+/* Whether it crosses the ring: streamed ones, and what is unpacked into its own place. */
+static bool crosses_ring(const struct streamer *s, int32_t position)
 {
-    const struct device_ops *ops = s->setup.arena->device->ops;
+    bool stays_packed = position < s->visits.block_count && s->setup.places[position].packed;
 
-    while (s->given < s->visits) {
-        int32_t position = s->streamed[s->given % (uint64_t)s->streamed_count];
-        uint64_t offset, retired[RING_MAX_SPANS];
-        int32_t retired_count;
+    return !s->own[position] || (s->cargos[position].packed && !stays_packed);
+}
 
-        if (!ring_place(&s->ring, block_at(s, position)->bytes, s->given, s->released, &offset,
-                retired, &retired_count))
-            return;
+/* ---- copies: the intake's mutex is held ---- */
+
+/* Finds the next visit's place, and lets the copy stream wait until it is free. */
+static bool place_next(struct streamer *s)
+{
+    const struct device_ops *ops = ops_of(s);
+    int32_t position = visits_position(&s->visits, s->given);
+    const struct cargo *cargo = &s->cargos[position];
+    uint64_t offset, retired[RING_MAX_SPANS];
+    device_addr span = s->own[position];
+    int32_t retired_count;
+
+    if (s->given >= s->released + MAX_VISITS) return false;
+    if (crosses_ring(s, position)) {
+        if (!ring_place(
+                &s->ring, cargo->bytes, s->given, s->released, &offset, retired, &retired_count))
+            return false;
         for (int32_t i = 0; i < retired_count; i++)
-            ops->event_wait(s->copy, s->freed[retired[i] % RING_MAX_SPANS]);
-        copy_block(s, s->copy, s->ring_addr + offset, s->setup.pass->first + position);
-        ops->event_record(s->copy, s->ready[s->given % RING_MAX_SPANS]);
-        s->given++;
+            ops->event_wait(s->copy, visit_at(s, retired[i])->freed);
+        span = s->ring_addr + offset;
+    }
+    timeline_begin(&s->copies, s->copy, cargo->block->name, cargo->bytes);
+    visit_at(s, s->given)->span = span;
+    s->chunks = 0;
+    return true;
+}
+
+/* A run of bytes that is contiguous on both sides, up to so many, is one copy. */
+#define COPY_BYTES (16u << 20)
+
+struct copy_run {
+    const char *from;
+    device_addr to;
+    uint64_t bytes;
+};
+
+static void flush(struct streamer *s, struct copy_run *run)
+{
+    if (run->bytes) ops_of(s)->copy_in(s->copy, run->to, run->from, run->bytes);
+    run->bytes = 0;
+}
+
+static void add_chunk(struct streamer *s, const struct cargo *cargo,
+    const struct cargo_chunk *chunk, const char *data, struct copy_run *run)
+{
+    device_addr span = visit_at(s, s->given)->span;
+
+    for (int32_t i = 0; i < chunk->copy_count; i++) {
+        const struct cargo_copy *copy = &cargo->copies[chunk->first_copy + i];
+
+        if (run->bytes && run->bytes < COPY_BYTES && data + copy->from == run->from + run->bytes &&
+            span + copy->to == run->to + run->bytes) {
+            run->bytes += copy->bytes;
+            continue;
+        }
+        flush(s, run);
+        *run = (struct copy_run){data + copy->from, span + copy->to, copy->bytes};
     }
 }
 
-/* Loads a block, copies it to its own place at the arena's bottom, and drops the host's copy. */
-static enum shoal_status place_resident(
-    struct streamer *s, int32_t index, device_addr *addr, struct shoal_error *error)
+/* Gives the copies of what is there of the next visit. True: of all. */
+static bool ship_chunks(struct streamer *s, const struct cargo *cargo)
 {
-    struct arena *arena = s->setup.arena;
-    uint64_t start = clock_ns();
-    enum shoal_status status;
+    struct copy_run run = {0};
+    const char *data;
 
-    TRY(arena_take(arena, s->setup.model->blocks[index].bytes, addr, error));
-    status = store_load(s->store, index, error);
-    s->stats.load_ns += clock_ns() - start;
-    if (status) return status;
-    copy_block(s, s->setup.compute, *addr, index);
-    s->stats.resident_bytes = s->stats.copied_bytes;
-    status = arena->device->ops->stream_synchronize(s->setup.compute, error);
-    store_drop(s->store, index);
-    return status;
+    while (
+        s->chunks < cargo->chunk_count && (data = intake_chunk(&s->intake, s->given, s->chunks))) {
+        add_chunk(s, cargo, &cargo->chunks[s->chunks], data, &run);
+        /* The intake's event says when the staging ring may take the chunk's bytes again. */
+        if (intake_is_staged(&s->intake, s->given)) flush(s, &run);
+        intake_taken(&s->intake, s->given, s->copy);
+        s->chunks++;
+    }
+    flush(s, &run);
+    return s->chunks == cargo->chunk_count;
 }
 
-static enum shoal_status check_cancelled(struct streamer *s, struct shoal_error *error)
+/* Gives the copy stream everything that is there and fits. */
+static void ship(void *user)
 {
-    if (s->setup.cancelled && s->setup.cancelled(s->setup.user))
-        FAIL(error, SHOAL_E_CANCELLED, "cancelled");
+    struct streamer *s = user;
+    uint64_t before = s->given;
+
+    while (s->given < s->visits.total) {
+        int32_t position = visits_position(&s->visits, s->given);
+        const struct cargo *cargo = &s->cargos[position];
+
+        if ((s->chunks < 0 && !place_next(s)) || !ship_chunks(s, cargo)) break;
+        s->copied_bytes += cargo->bytes;
+        if (s->own[position]) s->settled_bytes += cargo->bytes;
+        ops_of(s)->event_record(s->copy, visit_at(s, s->given)->ready);
+        timeline_end(&s->copies, s->copy);
+        s->given++;
+        s->chunks = -1;
+    }
+    if (s->given > before || s->intake.failed.status) cond_wake_all(&s->intake.changed);
+}
+
+/* ---- the compute stream's side ---- */
+
+/* The host waits until a visit's copies have been given. Long only if the drive is slow. */
+static enum shoal_status await_given(struct streamer *s, uint64_t visit, struct shoal_error *error)
+{
+    uint64_t start = clock_ns();
+    bool cancelled = false;
+    struct shoal_error failed;
+
+    mutex_lock(&s->intake.mutex);
+    while (s->given <= visit && !s->intake.failed.status && !cancelled) {
+        cond_wait_for(&s->intake.changed, &s->intake.mutex, 50);
+        cancelled = s->setup.cancelled && s->setup.cancelled(s->setup.user);
+    }
+    failed = s->intake.failed;
+    cancelled = cancelled && s->given <= visit;
+    if (s->given > visit) failed.status = SHOAL_OK;
+    mutex_unlock(&s->intake.mutex);
+    s->waited_ns += clock_ns() - start;
+    if (failed.status && error) *error = failed;
+    if (failed.status) return failed.status;
+    if (cancelled) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
     return SHOAL_OK;
 }
 
-/* Residents first, so that the shelf holds the streamed blocks only. */
-static enum shoal_status place_residents(struct streamer *s, struct shoal_error *error)
+/* Where weight `w` of a packed block lies whole and as it is in its span: only if it has one part,
+ * and that is not packed. Otherwise NULL. */
+static const struct cargo_part *plain_part(const struct cargo *cargo, int32_t w)
+{
+    for (int32_t i = 0; i < cargo->part_count; i++)
+        if (cargo->parts[i].weight == w && !cargo->parts[i].tensor->packed &&
+            cargo->block->weights[w].piece_count == 1)
+            return &cargo->parts[i];
+    return NULL;
+}
+
+/* Unpacks a block's span to `to`, all of it or only what cannot be used where it lies. */
+static void unpack(
+    struct streamer *s, const struct cargo *cargo, device_addr span, device_addr to, bool all)
+{
+    const struct device_ops *ops = ops_of(s);
+
+    timeline_begin(&s->unpacks, s->setup.compute, cargo->block->name, cargo->block->bytes);
+    for (int32_t i = 0; i < cargo->part_count; i++) {
+        const struct cargo_part *part = &cargo->parts[i];
+        const struct checkpoint_tensor *tensor = part->tensor;
+        const struct weight *w = &cargo->block->weights[part->weight];
+        struct matrix values = matrix_at(to + part->values_offset, tensor->dtype, 1, 0);
+
+        values.cols = values.stride = (int64_t)(tensor->bytes / (dtype_bits(w->dtype) / 8));
+        if (tensor->packed)
+            ops->compute->unpack(s->setup.compute, values, span + part->offset, part->bytes);
+        else if (all || !plain_part(cargo, part->weight))
+            ops->copy_within(s->setup.compute, values.addr, span + part->offset, part->bytes);
+    }
+    timeline_end(&s->unpacks, s->setup.compute);
+}
+
+/* What could be used where it lies, is. */
+static void bind_unpacked(
+    const struct cargo *cargo, device_addr span, device_addr unpacked, struct matrix *weights)
+{
+    block_bind(cargo->block, unpacked, weights);
+    for (int32_t i = 0; i < cargo->block->weight_count; i++) {
+        const struct cargo_part *plain = plain_part(cargo, i);
+
+        if (plain) weights[i].addr = span + plain->offset;
+    }
+}
+
+/* Makes a block usable and says where its weights are. `first`: residents' one visit. */
+static void prepare(
+    struct streamer *s, int32_t position, device_addr span, bool first, struct matrix *weights)
+{
+    const struct cargo *cargo = &s->cargos[position];
+    device_addr own = s->own[position];
+
+    if (!cargo->packed) {
+        block_bind(cargo->block, span, weights);
+    } else if (own && crosses_ring(s, position)) {
+        if (first) unpack(s, cargo, span, own, true);
+        block_bind(cargo->block, own, weights);
+    } else {
+        unpack(s, cargo, span, s->unpack_addr, false);
+        bind_unpacked(cargo, span, s->unpack_addr, weights);
+    }
+}
+
+/* The next visit is this block's. */
+static enum shoal_status begin_visit(
+    struct streamer *s, int32_t position, struct matrix *weights, struct shoal_error *error)
+{
+    const char *name = s->cargos[position].block->name;
+    struct visit *visit = visit_at(s, s->acquired);
+    uint64_t start = clock_ns();
+
+    assert(visits_position(&s->visits, s->acquired) == position);
+    TRY(await_given(s, s->acquired, error));
+    s->acquired++;
+    ops_of(s)->event_wait(s->setup.compute, visit->ready);
+    trace_add(s->setup.trace, TRACE_WAIT, name, start, clock_ns(), 0);
+    prepare(s, position, visit->span, true, weights);
+    return SHOAL_OK;
+}
+
+static void end_visit(struct streamer *s)
+{
+    ops_of(s)->event_record(s->setup.compute, visit_at(s, s->released)->freed);
+    mutex_lock(&s->intake.mutex);
+    s->released++;
+    ship(s);
+    intake_kick(&s->intake);
+    mutex_unlock(&s->intake.mutex);
+}
+
+/* Whether it has been brought to its own place. */
+static bool is_home(const struct streamer *s, int32_t position)
+{
+    uint64_t globals = (uint64_t)(s->visits.first - s->visits.block_count);
+
+    if (position == s->visits.block_count) return s->acquired > 0;
+    return s->own[position] && s->acquired > globals + (uint64_t)position;
+}
+
+/* Makes a block usable, which is a visit unless it is home. */
+static enum shoal_status make_usable(
+    struct streamer *s, int32_t position, struct matrix *weights, struct shoal_error *error)
+{
+    if (!is_home(s, position)) return begin_visit(s, position, weights, error);
+    prepare(s, position, s->own[position], false, weights);
+    return SHOAL_OK;
+}
+
+enum shoal_status streamer_globals(
+    struct streamer *s, struct matrix *weights, struct shoal_error *error)
+{
+    TRY(make_usable(s, s->visits.block_count, weights, error));
+    if (s->released < s->acquired) end_visit(s);
+    return SHOAL_OK;
+}
+
+enum shoal_status streamer_acquire(
+    struct streamer *s, int32_t index, struct matrix *weights, struct shoal_error *error)
+{
+    int32_t position = index - s->setup.pass->first;
+
+    TRY(make_usable(s, position, weights, error));
+    timeline_begin(&s->uses, s->setup.compute, s->cargos[position].block->name, 0);
+    return SHOAL_OK;
+}
+
+void streamer_release(struct streamer *s, int32_t index)
+{
+    (void)index;
+    timeline_end(&s->uses, s->setup.compute);
+    if (s->released < s->acquired) end_visit(s);
+}
+
+enum shoal_status streamer_check(struct streamer *s, struct shoal_error *error)
+{
+    struct shoal_error failed;
+
+    mutex_lock(&s->intake.mutex);
+    failed = s->intake.failed;
+    mutex_unlock(&s->intake.mutex);
+    if (failed.status && error) *error = failed;
+    if (failed.status) return failed.status;
+    return ops_of(s)->stream_synchronize(s->copy, error);
+}
+
+/* ---- lifetime ---- */
+
+static enum shoal_status list_blocks(struct streamer *s, struct shoal_error *error)
 {
     const struct pass *pass = s->setup.pass;
+    size_t positions = (size_t)pass->count + 1;
+    int32_t streamed = 0;
 
-    if (pass->globals >= 0) TRY(place_resident(s, pass->globals, &s->globals, error));
+    s->cargos = mem_calloc(positions, sizeof *s->cargos);
+    s->kept = mem_calloc(positions, sizeof *s->kept);
+    s->own = mem_calloc(positions, sizeof *s->own);
+    s->streamed = mem_calloc(positions, sizeof *s->streamed);
+    if (!s->cargos || !s->kept || !s->own || !s->streamed) FAIL_MEMORY(error);
     for (int32_t i = 0; i < pass->count; i++) {
-        if (!s->setup.resident[i]) continue;
-        TRY(check_cancelled(s, error));
-        TRY(place_resident(s, pass->first + i, &s->resident[i], error));
+        TRY(cargo_init(&s->cargos[i], &s->setup.model->blocks[pass->first + i], error));
+        s->kept[i] = !s->setup.places[i].resident && !s->setup.places[i].disk;
+        if (!s->setup.places[i].resident) s->streamed[streamed++] = i;
     }
+    if (pass->globals >= 0)
+        TRY(cargo_init(&s->cargos[pass->count], &s->setup.model->blocks[pass->globals], error));
+    s->visits = (struct visits){.block_count = pass->count,
+        .first = pass->count + (pass->globals >= 0),
+        .streamed = s->streamed,
+        .streamed_count = streamed};
+    s->visits.total =
+        (uint64_t)s->visits.first + (uint64_t)streamed * (uint64_t)(s->setup.walks - 1);
     return SHOAL_OK;
 }
 
-static enum shoal_status load_streamed(struct streamer *s, struct shoal_error *error)
+/* Residents that stay packed take what crosses; others, and the globals, what comes of it. */
+static enum shoal_status take_arena(struct streamer *s, struct shoal_error *error)
 {
-    uint64_t start = clock_ns(), bytes = 0;
+    const struct pass *pass = s->setup.pass;
+    struct arena *arena = s->setup.arena;
 
-    for (int32_t i = 0; i < s->setup.pass->count; i++) {
-        if (s->setup.resident[i]) continue;
-        s->streamed[s->streamed_count++] = i;
-        bytes += size_align(block_at(s, i)->bytes, HOST_PAGE_BYTES);
+    if (pass->globals >= 0)
+        TRY(arena_take(
+            arena, s->setup.model->blocks[pass->globals].bytes, &s->own[pass->count], error));
+    for (int32_t i = 0; i < pass->count; i++) {
+        if (!s->setup.places[i].resident) continue;
+        TRY(arena_take(arena,
+            s->setup.places[i].packed ? s->cargos[i].bytes : s->cargos[i].block->bytes, &s->own[i],
+            error));
     }
-    TRY(store_reserve(s->store, bytes, error));
-    for (int32_t i = 0; i < s->streamed_count; i++) {
-        TRY(check_cancelled(s, error));
-        TRY(store_load(s->store, s->setup.pass->first + s->streamed[i], error));
-    }
-    s->stats.load_ns += clock_ns() - start;
-    s->visits = (uint64_t)s->streamed_count * (uint64_t)s->setup.walks;
+    TRY(arena_take(arena, s->setup.ring_bytes, &s->ring_addr, error));
+    TRY(arena_take(arena, s->setup.unpack_bytes, &s->unpack_addr, error));
+    ring_init(&s->ring, s->setup.ring_bytes);
     return SHOAL_OK;
+}
+
+static enum shoal_status create_events(struct streamer *s, struct shoal_error *error)
+{
+    struct device *device = s->setup.arena->device;
+    struct trace *trace = s->setup.trace;
+
+    TRY(device->ops->stream_create(device, true, &s->copy, error));
+    for (int i = 0; i < MAX_VISITS; i++) {
+        TRY(device->ops->event_create(device, &s->recent[i].ready, error));
+        TRY(device->ops->event_create(device, &s->recent[i].freed, error));
+    }
+    TRY(timeline_open(&s->copies, trace, device, TRACE_COPY, error));
+    TRY(timeline_open(&s->unpacks, trace, device, TRACE_UNPACK, error));
+    return timeline_open(&s->uses, trace, device, TRACE_COMPUTE, error);
 }
 
 enum shoal_status streamer_create(
     struct streamer **streamer, const struct streamer_setup *setup, struct shoal_error *error)
 {
-    struct device *device = setup->arena->device;
-    size_t count = (size_t)setup->pass->count;
     struct streamer *s = mem_calloc(1, sizeof *s);
     enum shoal_status status;
 
+    *streamer = NULL;
     if (!s) FAIL_MEMORY(error);
     s->setup = *setup;
-    s->resident = mem_calloc(count, sizeof *s->resident);
-    s->streamed = mem_calloc(count, sizeof *s->streamed);
-    if (!s->resident || !s->streamed) {
-        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
-        goto fail;
-    }
-    TRY_OR_FAIL(store_create(&s->store, setup->model, error));
-    TRY_OR_FAIL(device->ops->stream_create(device, true, &s->copy, error));
-    for (int i = 0; i < RING_MAX_SPANS; i++) {
-        TRY_OR_FAIL(device->ops->event_create(device, &s->ready[i], error));
-        TRY_OR_FAIL(device->ops->event_create(device, &s->freed[i], error));
-    }
-    TRY_OR_FAIL(place_residents(s, error));
-    TRY_OR_FAIL(load_streamed(s, error));
-    TRY_OR_FAIL(arena_take(setup->arena, setup->ring_bytes, &s->ring_addr, error));
-    ring_init(&s->ring, setup->ring_bytes);
-    fetch_ahead(s);
+    s->chunks = -1;
+    TRY_OR_FAIL(list_blocks(s, error));
+    TRY_OR_FAIL(take_arena(s, error));
+    TRY_OR_FAIL(create_events(s, error));
+    TRY_OR_FAIL(intake_open(&s->intake,
+        &(struct intake_setup){.device = setup->arena->device,
+            .cargos = s->cargos,
+            .kept = s->kept,
+            .visits = s->visits,
+            .staging_bytes = setup->staging_bytes,
+            .backend = setup->backend,
+            .trace = setup->trace,
+            .arrived = ship,
+            .user = s},
+        error));
     *streamer = s;
     return SHOAL_OK;
 fail:
@@ -168,55 +433,47 @@ void streamer_destroy(struct streamer **streamer)
     const struct device_ops *ops;
 
     if (!s) return;
-    ops = s->setup.arena->device->ops;
-    /* The copies read the slabs and await the events: they end first. */
+    ops = ops_of(s);
+    /* Reading gives copies, and copies read host memory and await the events: in this order. */
+    intake_stop(&s->intake);
     if (s->copy) ops->stream_destroy(&s->copy);
-    for (int i = 0; i < RING_MAX_SPANS; i++) {
-        if (s->ready[i]) ops->event_destroy(&s->ready[i]);
-        if (s->freed[i]) ops->event_destroy(&s->freed[i]);
+    intake_close(&s->intake);
+    timeline_close(&s->copies);
+    timeline_close(&s->unpacks);
+    timeline_close(&s->uses);
+    for (int i = 0; i < MAX_VISITS; i++) {
+        if (s->recent[i].ready) ops->event_destroy(&s->recent[i].ready);
+        if (s->recent[i].freed) ops->event_destroy(&s->recent[i].freed);
     }
-    store_destroy(&s->store);
-    mem_free(s->resident);
+    for (int32_t i = 0; s->cargos && i <= s->setup.pass->count; i++)
+        cargo_fini(&s->cargos[i]);
+    mem_free(s->cargos);
+    mem_free(s->kept);
+    mem_free(s->own);
     mem_free(s->streamed);
     mem_free(s);
     *streamer = NULL;
 }
 
-device_addr streamer_globals(const struct streamer *s)
+struct streamer_stats streamer_stats(struct streamer *s)
 {
-    return s->globals;
-}
+    struct intake_stats intake = intake_stats(&s->intake);
+    struct streamer_stats stats = {
+        .read_bytes = intake.read_bytes,
+        .host_bytes = intake.host_bytes,
+        .waited_ns = s->waited_ns,
+    };
 
-device_addr streamer_acquire(struct streamer *s, int32_t index)
-{
-    int32_t position = index - s->setup.pass->first;
-    uint64_t visit = s->acquired;
-
-    if (s->resident[position]) return s->resident[position];
-    assert(s->streamed[visit % (uint64_t)s->streamed_count] == position && visit < s->given);
-    s->acquired++;
-    s->setup.arena->device->ops->event_wait(s->setup.compute, s->ready[visit % RING_MAX_SPANS]);
-    return s->ring_addr + ring_offset(&s->ring, visit);
-}
-
-void streamer_release(struct streamer *s, int32_t index)
-{
-    if (s->resident[index - s->setup.pass->first]) return;
-    s->setup.arena->device->ops->event_record(
-        s->setup.compute, s->freed[s->released % RING_MAX_SPANS]);
-    s->released++;
-    fetch_ahead(s);
-}
-
-enum shoal_status streamer_check(struct streamer *s, struct shoal_error *error)
-{
-    return s->setup.arena->device->ops->stream_synchronize(s->copy, error);
-}
-
-struct streamer_stats streamer_stats(const struct streamer *s)
-{
-    struct streamer_stats stats = s->stats;
-
-    stats.ram_bytes = store_peak_bytes(s->store);
+    for (int32_t i = 0; i <= s->visits.block_count; i++)
+        stats.first_read_bytes += s->cargos[i].image_bytes;
+    mutex_lock(&s->intake.mutex);
+    stats.copied_bytes = s->copied_bytes;
+    stats.settled_bytes = s->settled_bytes;
+    mutex_unlock(&s->intake.mutex);
     return stats;
+}
+
+const char *streamer_describe(const struct streamer *s)
+{
+    return intake_describe(&s->intake);
 }

@@ -1,63 +1,84 @@
 /*
  * The streamer: executes the weights part of a plan for one pass of one model.
  *
- * Resident blocks are copied once. Streamed blocks cross in visit order, walk after walk, through
- * the weight ring: a copy stream runs ahead of the compute stream as far as the ring's bytes allow,
- * and the two are ordered by events only; the host just gives work. A copy waits for the events of
- * the blocks whose bytes it takes, all of which come earlier in the order, so the ring cannot
- * deadlock.
+ * Blocks are needed in visit order, walk after walk. The intake brings their bytes into host
+ * memory; from there a copy stream takes them to the device, ahead of the compute stream as far as
+ * the weight ring's bytes allow: residents to a place of their own, once, the others through the
+ * ring. Copy and compute are ordered by events only; the host waits for nothing but the drive. A
+ * copy waits for the events of the blocks whose bytes it takes, all of which come earlier in the
+ * order, so the ring cannot deadlock.
+ *
+ * The first walk does not wait for the load: it is the load.
  */
 #ifndef STREAM_STREAMER_H
 #define STREAM_STREAMER_H
 
+#include "base/reader.h"
+#include "base/trace.h"
 #include "memory/arena.h"
-#include "memory/store.h"
+#include "models/model.h"
+
+/* Where a block of the pass lives. */
+struct streamer_place {
+    bool resident; /* on the device, for the whole phase */
+    bool packed;   /* and a packed resident stays packed there */
+    bool disk;     /* streamed ones: read again in every walk; else kept in host memory */
+};
 
 struct streamer_setup {
     struct arena *arena;
     struct stream *compute;
     const struct model *model;
     const struct pass *pass;
-    const bool *resident;          /* [pass->count] */
-    uint64_t ring_bytes;           /* >= the largest streamed block; 0 if none streams */
-    int64_t walks;                 /* over the pass's blocks, in all */
-    bool (*cancelled)(void *user); /* asked between blocks while loading; may be NULL */
+    const struct streamer_place *places; /* [pass->count] */
+    uint64_t ring_bytes;                 /* >= the largest block that crosses it; 0 if none does */
+    uint64_t unpack_bytes;  /* >= the largest block that is unpacked at use; 0 if none is */
+    uint64_t staging_bytes; /* of host memory; >= the largest chunk that is not kept */
+    int64_t walks;          /* over the pass's blocks, in all */
+    enum reader_backend backend;
+    struct trace *trace;           /* may be NULL */
+    bool (*cancelled)(void *user); /* asked while the drive is waited for; may be NULL */
     void *user;
 };
 
 struct streamer;
 
 /*
- * Reads the weights from the checkpoint (streamed ones into the RAM tier, others through it), takes
- * globals, residents and ring from the arena's bottom and starts copying.
+ * Takes globals, residents, ring and unpacking buffer from the arena's bottom and starts reading.
  * The setup's arena, streams and model must outlive the streamer.
  */
 enum shoal_status streamer_create(struct streamer **streamer, const struct streamer_setup *setup,
     struct shoal_error *error) SHOAL_CHECKED;
 
-/* Waits for copies under way, frees the RAM tier. The arena's bottom is the caller's to clear. */
+/* Waits for reads and copies under way. The arena's bottom is the caller's to clear. */
 void streamer_destroy(struct streamer **streamer);
 
-/* The globals' address; 0 when the pass has none. */
-device_addr streamer_globals(const struct streamer *streamer);
+/* The pass's globals on the device, weight by weight. Before the first block, and at will. */
+enum shoal_status streamer_globals(
+    struct streamer *streamer, struct matrix *weights, struct shoal_error *error) SHOAL_CHECKED;
 
 /*
- * The block's bytes on the device, usable by work given to the compute stream from now until
+ * The block's weights on the device, usable by work given to the compute stream from now until
  * release. Blocks are acquired and released one at a time, in the pass's order, walk after walk.
  */
-device_addr streamer_acquire(struct streamer *streamer, int32_t index);
+enum shoal_status streamer_acquire(struct streamer *streamer, int32_t index, struct matrix *weights,
+    struct shoal_error *error) SHOAL_CHECKED;
 void streamer_release(struct streamer *streamer, int32_t index);
 
-/* Reports a copy that failed. */
+/* Reports a read or a copy that failed. */
 enum shoal_status streamer_check(
     struct streamer *streamer, struct shoal_error *error) SHOAL_CHECKED;
 
 struct streamer_stats {
-    uint64_t copied_bytes;   /* given to the copy stream so far, residents included */
-    uint64_t resident_bytes; /* of those, what stays: globals and residents */
-    uint64_t ram_bytes;      /* peak of the RAM tier */
-    uint64_t load_ns;        /* reading the checkpoint */
+    uint64_t copied_bytes;     /* given to the copy stream so far, padding included */
+    uint64_t settled_bytes;    /* of these, what stays: globals and residents */
+    uint64_t read_bytes;       /* from files, so far */
+    uint64_t first_read_bytes; /* what the first walk reads */
+    uint64_t host_bytes;       /* the RAM tier and the staging ring */
+    uint64_t waited_ns;        /* acquire, for the drive */
 };
-struct streamer_stats streamer_stats(const struct streamer *streamer);
+struct streamer_stats streamer_stats(struct streamer *streamer);
+/* How files are read: "io_uring, direct". */
+const char *streamer_describe(const struct streamer *streamer);
 
 #endif

@@ -118,7 +118,7 @@ static void test_budgets(void **state)
     assert_int_equal(s.resident_blocks, s.blocks);
     r.vram_bytes = s.full_vram_bytes;
     assert_int_equal(summary_of(&r).step_copy_bytes, 0);
-    r.vram_bytes--;
+    r.vram_bytes -= 1 << 20;
     assert_int_not_equal(summary_of(&r).step_copy_bytes, 0);
     for (int percent = 75; percent >= 0; percent -= 25) {
         r.vram_bytes =

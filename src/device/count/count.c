@@ -57,15 +57,32 @@ static uint64_t whole(double sum)
     return sum < 0x1p63 ? (uint64_t)sum : INT64_MAX;
 }
 
-/* Adds one call: its operations and the bytes of its operands (those left out have none). */
-static void add(struct stream *stream, double operations, struct matrix a, struct matrix b,
-    struct matrix c, struct matrix d)
+static void add_work(
+    struct stream *stream, enum count_kind kind, double operations, double traffic, double memory)
 {
     struct count_totals *totals = &((struct count_device *)stream->device)->totals;
 
     totals->operations = whole((double)totals->operations + operations);
-    totals->traffic =
-        whole((double)totals->traffic + bytes_of(a) + bytes_of(b) + bytes_of(c) + bytes_of(d));
+    totals->by_kind[kind] += operations;
+    totals->traffic = whole((double)totals->traffic + traffic);
+    totals->memory_traffic += memory;
+}
+
+/* Adds one call: its operations and the bytes of its operands (those left out have none). */
+static void add(struct stream *stream, double operations, struct matrix a, struct matrix b,
+    struct matrix c, struct matrix d)
+{
+    double traffic = bytes_of(a) + bytes_of(b) + bytes_of(c) + bytes_of(d);
+
+    add_work(stream, COUNT_OTHER, operations, traffic, traffic);
+}
+
+/* A product with weights w. */
+static void add_product(struct stream *stream, enum count_kind kind, double operations,
+    struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    add_work(stream, kind, operations, bytes_of(y) + bytes_of(x) + bytes_of(w) + bytes_of(bias),
+        bytes_of(w));
 }
 
 /* `y` in place is one operand, not two. */
@@ -79,7 +96,8 @@ static void linear(
 {
     check_linear(y, x, w, bias);
     /* 2 m n k, and m n for the bias. */
-    add(stream, 2 * elements(y) * (double)x.cols + (bias.addr ? elements(y) : 0), y, x, w, bias);
+    add_product(stream, COUNT_LINEAR,
+        2 * elements(y) * (double)x.cols + (bias.addr ? elements(y) : 0), y, x, w, bias);
 }
 
 static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
@@ -159,7 +177,8 @@ static void attention(struct stream *stream, struct matrix out, struct matrix q,
     check_attention(out, q, k, v, heads, kv_heads);
     /* 2 d for a score and 2 d for its share of v, for each query, key and head (q.cols = heads d);
      * half of the pairs if causal. The softmax itself is left out, as is usual. */
-    add(stream, 4 * elements(q) * (double)k.rows / (causal ? 2 : 1), out, q, k, v);
+    add_work(stream, COUNT_ATTENTION, 4 * elements(q) * (double)k.rows / (causal ? 2 : 1),
+        bytes_of(out) + bytes_of(q) + bytes_of(k) + bytes_of(v), 0);
 }
 
 static void copy(struct stream *stream, struct matrix y, struct matrix x)
@@ -216,7 +235,7 @@ static void conv2d(struct stream *stream, struct matrix y, struct matrix x, stru
     check_conv2d(y, x, w, bias, conv);
     operations += elements(y) * ((bias.addr ? 1u : 0u) + (conv->accumulate ? 1u : 0u));
     operations += elements(x) * ((conv->affine.addr ? 2u : 0u) + activation_cost(conv->activation));
-    add(stream, operations, y, x, w, bias);
+    add_product(stream, COUNT_CONV, operations, y, x, w, bias);
     add(stream, 0, conv->affine, MATRIX_NONE, MATRIX_NONE, MATRIX_NONE);
 }
 

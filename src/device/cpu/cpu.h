@@ -10,6 +10,9 @@ enum cpu_kernels {
     CPU_KERNELS_FAST,      /* vectors and threads, by what the CPU has */
 };
 
+/* Host memory of each thread beside the arena: its buffer and its stack. */
+#define CPU_WORKER_BYTES ((1u << 20) + (64u << 10))
+
 /*
  * threads: 0 for one each core. The fast kernels give the same bits whatever their number, and the
  * same with AVX2 as with AVX-512.

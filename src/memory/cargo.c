@@ -1,0 +1,239 @@
+/* Cargo: from a block's tensors to reads and copies. Pure arithmetic; reading is intake's. */
+#include "memory/cargo.h"
+
+#include "base/memory.h"
+#include "base/reader.h"
+#include "base/size.h"
+
+#include <stdlib.h>
+
+/* Ranges that lie closer than this are read as one: the drive would have been there anyway. */
+#define GAP_BYTES (64u << 10)
+
+/* ---- parts ---- */
+
+static int32_t count_parts(const struct block *block)
+{
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < block->weight_count; i++)
+        count += block->weights[i].piece_count;
+    return count;
+}
+
+static void list_parts(struct cargo *c)
+{
+    struct cargo_part *part = c->parts;
+
+    for (int32_t i = 0; i < c->block->weight_count; i++) {
+        const struct weight *w = &c->block->weights[i];
+        uint64_t at = w->offset;
+
+        for (int32_t p = 0; p < w->piece_count; p++) {
+            *part++ = (struct cargo_part){.tensor = w->pieces[p],
+                .bytes = w->pieces[p]->stored_bytes,
+                .values_offset = at,
+                .weight = i};
+            at += w->pieces[p]->bytes;
+            c->packed = c->packed || w->pieces[p]->packed;
+        }
+    }
+}
+
+/* As the block is laid out; packed, one payload after another. */
+static void place_parts(struct cargo *c)
+{
+    c->bytes = c->packed ? 0 : c->block->bytes;
+    for (int32_t i = 0; i < c->part_count; i++) {
+        struct cargo_part *part = &c->parts[i];
+
+        part->offset = c->packed ? c->bytes : part->values_offset;
+        if (c->packed) c->bytes = size_align(c->bytes + part->bytes, BLOCK_WEIGHT_ALIGNMENT);
+    }
+}
+
+static int by_file(const void *a, const void *b)
+{
+    const struct checkpoint_tensor *x = ((const struct cargo_part *)a)->tensor;
+    const struct checkpoint_tensor *y = ((const struct cargo_part *)b)->tensor;
+
+    if (x->file != y->file) return (uintptr_t)x->file < (uintptr_t)y->file ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* ---- chunks ---- */
+
+/* A run of parts, in file order, that is read as one range. */
+struct run {
+    int32_t first, count;
+    uint64_t begin, end;
+};
+
+/* The run that begins at part `first`. */
+static struct run run_at(const struct cargo *c, int32_t first)
+{
+    const struct checkpoint_tensor *t = c->parts[first].tensor;
+    struct run run = {
+        first, 1, t->offset / READER_ALIGNMENT * READER_ALIGNMENT, t->offset + t->stored_bytes};
+
+    for (int32_t i = first + 1; i < c->part_count; i++) {
+        const struct checkpoint_tensor *next = c->parts[i].tensor;
+        uint64_t end = next->offset + next->stored_bytes;
+
+        if (next->file != t->file || next->offset > run.end + GAP_BYTES) break;
+        if (end > run.end) run.end = end;
+        run.count++;
+    }
+    return run;
+}
+
+static uint64_t chunks_of(const struct run *run)
+{
+    return (run->end - run->begin + CARGO_CHUNK_BYTES - 1) / CARGO_CHUNK_BYTES;
+}
+
+/* The bytes of the run's parts that lie in the chunk. */
+static void list_copies(struct cargo *c, const struct run *run, struct cargo_chunk *chunk)
+{
+    uint64_t chunk_end = chunk->offset + chunk->bytes;
+
+    chunk->first_copy = c->copy_count;
+    for (int32_t i = run->first; i < run->first + run->count; i++) {
+        const struct cargo_part *part = &c->parts[i];
+        uint64_t begin = part->tensor->offset, end = begin + part->bytes;
+        uint64_t from = begin > chunk->offset ? begin : chunk->offset;
+        uint64_t to = end < chunk_end ? end : chunk_end;
+
+        if (from >= to) continue;
+        c->copies[c->copy_count++] = (struct cargo_copy){.from = from - chunk->offset,
+            .to = part->offset + (from - begin),
+            .bytes = to - from,
+            .part = i};
+    }
+    chunk->copy_count = c->copy_count - chunk->first_copy;
+}
+
+static void list_chunks(struct cargo *c)
+{
+    struct run run;
+
+    for (int32_t first = 0; first < c->part_count; first += run.count) {
+        run = run_at(c, first);
+        for (uint64_t at = run.begin; at < run.end; at += CARGO_CHUNK_BYTES) {
+            struct cargo_chunk *chunk = &c->chunks[c->chunk_count++];
+            uint64_t left = run.end - at;
+            uint64_t least = left < CARGO_CHUNK_BYTES ? left : CARGO_CHUNK_BYTES;
+
+            *chunk = (struct cargo_chunk){.file = c->parts[first].tensor->file,
+                .offset = at,
+                .bytes = size_align(least, READER_ALIGNMENT),
+                .least = least,
+                .at = c->image_bytes};
+            list_copies(c, &run, chunk);
+            c->image_bytes += chunk->bytes;
+        }
+    }
+}
+
+/* ---- the whole ---- */
+
+static enum shoal_status init_parts(
+    struct cargo *c, const struct block *block, struct shoal_error *error)
+{
+    *c = (struct cargo){.block = block, .part_count = count_parts(block)};
+    c->parts = mem_calloc((size_t)c->part_count, sizeof *c->parts);
+    if (!c->parts) FAIL_MEMORY(error);
+    list_parts(c);
+    place_parts(c);
+    qsort(c->parts, (size_t)c->part_count, sizeof *c->parts, by_file);
+    return SHOAL_OK;
+}
+
+enum shoal_status cargo_init(
+    struct cargo *cargo, const struct block *block, struct shoal_error *error)
+{
+    uint64_t chunks = 0;
+    struct run run;
+
+    TRY(init_parts(cargo, block, error));
+    for (int32_t first = 0; first < cargo->part_count; first += run.count) {
+        run = run_at(cargo, first);
+        chunks += chunks_of(&run);
+    }
+    cargo->chunks = mem_calloc((size_t)chunks, sizeof *cargo->chunks);
+    /* Every part has a first copy, and every cut between chunks makes at most one more. */
+    cargo->copies = mem_calloc((size_t)chunks + (size_t)cargo->part_count, sizeof *cargo->copies);
+    if (!cargo->chunks || !cargo->copies) {
+        cargo_fini(cargo);
+        FAIL_MEMORY(error);
+    }
+    list_chunks(cargo);
+    return SHOAL_OK;
+}
+
+void cargo_fini(struct cargo *cargo)
+{
+    mem_free(cargo->parts);
+    mem_free(cargo->chunks);
+    mem_free(cargo->copies);
+    *cargo = (struct cargo){0};
+}
+
+enum shoal_status cargo_measure(
+    const struct block *block, struct cargo_size *size, struct shoal_error *error)
+{
+    struct cargo c;
+    struct run run;
+
+    TRY(init_parts(&c, block, error));
+    *size = (struct cargo_size){.bytes = c.bytes, .packed = c.packed};
+    for (int32_t first = 0; first < c.part_count; first += run.count) {
+        run = run_at(&c, first);
+        size->image_bytes += size_align(run.end - run.begin, READER_ALIGNMENT);
+    }
+    cargo_fini(&c);
+    return SHOAL_OK;
+}
+
+/* ---- checking ---- */
+
+/* True if any value's exponent is all ones. Plain loops that compilers vectorise. */
+static bool has_nonfinite(const void *data, uint64_t bytes, enum dtype dtype)
+{
+    uint32_t found = 0;
+
+    if (dtype == DTYPE_F32) {
+        const uint32_t *value = data;
+
+        for (uint64_t i = 0; i < bytes / 4; i++)
+            found |= (value[i] & 0x7f800000u) == 0x7f800000u;
+    } else {
+        const uint16_t *value = data, mask = dtype == DTYPE_BF16 ? 0x7f80 : 0x7c00;
+        uint16_t any = 0;
+
+        for (uint64_t i = 0; i < bytes / 2; i++)
+            any |= (uint16_t)((value[i] & mask) == mask);
+        found = any;
+    }
+    return found != 0;
+}
+
+enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
+    const char *data, struct shoal_error *error)
+{
+    for (int32_t i = 0; i < chunk->copy_count; i++) {
+        const struct cargo_copy *copy = &cargo->copies[chunk->first_copy + i];
+        const struct checkpoint_tensor *tensor = cargo->parts[copy->part].tensor;
+
+        /* A tensor that lies askew in its file is left to the check of the picture. */
+        if (tensor->packed || !dtype_computes(tensor->dtype) ||
+            tensor->offset % (dtype_bits(tensor->dtype) / 8))
+            continue;
+        if (has_nonfinite(data + copy->from, copy->bytes, tensor->dtype))
+            FAIL(error, SHOAL_E_NUMERIC,
+                "%s: tensor %s (block %s) holds NaN or infinite values; the file is damaged or was "
+                "badly converted: get it again",
+                tensor->file->path, tensor->name, cargo->block->name);
+    }
+    return SHOAL_OK;
+}

@@ -1,0 +1,75 @@
+/*
+ * Cargo: how one block travels from its files to the device.
+ *
+ * Its tensors lie in file ranges. These are widened to whole pages and cut into chunks, which are
+ * read one by one, and from each of which the tensors' bytes are copied to where they belong in the
+ * block's span of the arena. The chunks one after another are the block's image in host memory, if
+ * it is kept there (the RAM tier); else each passes through the staging ring.
+ *
+ *     file   ..|norm|  to_q  |  to_k  |  to_v  |..        chunks begin and end on pages
+ *     image    [chunk 0      |chunk 1      |chunk 2]      in host memory
+ *     span     |norm| qkv                     |           in the arena, as struct block says
+ *
+ * A block whose file holds packed tensors (wire/wire.h) crosses packed: its span holds payloads,
+ * and is unpacked into a buffer laid out as the block.
+ */
+#ifndef MEMORY_CARGO_H
+#define MEMORY_CARGO_H
+
+#include "models/model.h"
+
+#define CARGO_CHUNK_BYTES (1u << 20) /* of a read: large enough for a drive, small in a ring */
+
+/* One tensor. */
+struct cargo_part {
+    const struct checkpoint_tensor *tensor;
+    uint64_t offset, bytes; /* in the span, as it crosses */
+    uint64_t values_offset; /* in the block, unpacked */
+    int32_t weight;
+};
+
+/* Some of a part's bytes. */
+struct cargo_copy {
+    uint64_t from, to, bytes; /* in the chunk, in the span */
+    int32_t part;
+};
+
+struct cargo_chunk {
+    const struct file *file;
+    uint64_t offset, bytes; /* in the file, in whole pages */
+    uint64_t least;         /* of these, what must be there: the file may end in the last page */
+    uint64_t at;            /* in the image */
+    int32_t first_copy, copy_count;
+};
+
+struct cargo {
+    const struct block *block;
+    struct cargo_part *parts;
+    struct cargo_chunk *chunks;
+    struct cargo_copy *copies;
+    int32_t part_count, chunk_count, copy_count;
+    uint64_t bytes;       /* of the span */
+    uint64_t image_bytes; /* of all chunks */
+    bool packed;
+};
+
+enum shoal_status cargo_init(
+    struct cargo *cargo, const struct block *block, struct shoal_error *error) SHOAL_CHECKED;
+void cargo_fini(struct cargo *cargo); /* accepts a zeroed one */
+
+/* The same sizes without the lists: for plans. The largest chunk is CARGO_CHUNK_BYTES at most. */
+struct cargo_size {
+    uint64_t bytes, image_bytes;
+    bool packed;
+};
+enum shoal_status cargo_measure(
+    const struct block *block, struct cargo_size *size, struct shoal_error *error) SHOAL_CHECKED;
+
+/*
+ * Looks at a chunk that has just been read. SHOAL_E_NUMERIC names a tensor that holds NaN or
+ * infinity: no picture comes of it, and finding out here costs nothing beside the read.
+ */
+enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
+    const char *data, struct shoal_error *error) SHOAL_CHECKED;
+
+#endif

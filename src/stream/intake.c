@@ -1,0 +1,354 @@
+/* The intake: the reading thread, the RAM tier's images and the staging ring. */
+#include "stream/intake.h"
+
+#include "base/memory.h"
+#include "base/ring.h"
+#include "base/size.h"
+
+#include <stdio.h>
+
+#define DEPTH 16     /* reads under way at once */
+#define MAX_READS 64 /* read or being read, and not yet copied */
+
+/* A chunk that is read, waits to be copied, or is being copied. */
+struct arrival {
+    uint64_t visit;
+    int32_t position, chunk;
+    char *to;
+    bool complete, staged;
+    struct event *copied; /* of staged ones: the range is free after it */
+};
+
+/* retired <= taken <= accepted <= issued; arrival n is at n % MAX_READS. Reads complete in any
+ * order, but are looked at and handed out in the order of need. */
+struct intake_state {
+    struct intake_setup setup;
+    struct reader *reader;
+    struct thread thread;
+    bool started, stop, ended;
+
+    char *shelf; /* all images of the RAM tier */
+    uint64_t shelf_bytes;
+    uint64_t *image_at; /* by position, in the shelf */
+    char *staging;
+    struct ring ring;          /* over `staging` */
+    uint64_t staged, unstaged; /* chunks put there, chunks whose copy has ended */
+
+    struct arrival arrivals[MAX_READS];
+    uint64_t issued, accepted, taken, retired;
+    uint64_t read_visit; /* the next chunk to read */
+    int32_t read_chunk;
+    uint64_t read_bytes;
+};
+
+/* ---- what is there ---- */
+
+/* Blocks of the RAM tier are read on their first visit only. */
+static bool needs_reading(const struct intake_state *s, uint64_t visit)
+{
+    return visit < (uint64_t)s->setup.visits.first ||
+           !s->setup.kept[visits_position(&s->setup.visits, visit)];
+}
+
+static char *image_of(const struct intake_state *s, int32_t position)
+{
+    return s->shelf + s->image_at[position];
+}
+
+const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk)
+{
+    struct intake_state *s = intake->state;
+    int32_t position = visits_position(&s->setup.visits, visit);
+    const struct arrival *next = &s->arrivals[s->taken % MAX_READS];
+
+    if (!needs_reading(s, visit))
+        return image_of(s, position) + s->setup.cargos[position].chunks[chunk].at;
+    if (s->taken == s->accepted || next->visit != visit || next->chunk != chunk) return NULL;
+    return next->to;
+}
+
+bool intake_is_staged(const struct intake *intake, uint64_t visit)
+{
+    const struct intake_setup *setup = &intake->state->setup;
+
+    return !setup->kept[visits_position(&setup->visits, visit)];
+}
+
+void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream)
+{
+    struct intake_state *s = intake->state;
+    struct arrival *next = &s->arrivals[s->taken % MAX_READS];
+
+    if (!needs_reading(s, visit)) return;
+    if (next->staged) s->setup.device->ops->event_record(stream, next->copied);
+    s->taken++;
+}
+
+/* ---- reading ---- */
+
+/* held. Forgets the chunks whose copies have ended. `wait`: for the oldest, if it is being copied.
+ */
+static void retire(struct intake *intake, bool wait)
+{
+    struct intake_state *s = intake->state;
+    const struct device_ops *ops = s->setup.device->ops;
+
+    for (; s->retired < s->taken; s->retired++, wait = false) {
+        struct arrival *oldest = &s->arrivals[s->retired % MAX_READS];
+
+        if (!oldest->staged) continue;
+        if (wait && !ops->event_happened(oldest->copied)) {
+            mutex_unlock(&intake->mutex);
+            ops->event_synchronize(oldest->copied);
+            mutex_lock(&intake->mutex);
+        }
+        if (!ops->event_happened(oldest->copied)) return;
+        s->unstaged++;
+    }
+}
+
+/* held. A place for the chunk; NULL: none yet. */
+static char *place_for(struct intake_state *s, int32_t position, const struct cargo_chunk *chunk)
+{
+    uint64_t offset, retired[RING_MAX_SPANS];
+    int32_t retired_count;
+
+    if (s->setup.kept[position]) return image_of(s, position) + chunk->at;
+    if (!ring_place(
+            &s->ring, chunk->bytes, s->staged, s->unstaged, &offset, retired, &retired_count))
+        return NULL;
+    s->staged++;
+    return s->staging + offset;
+}
+
+/* held. Gives the reader every chunk that has a place. */
+static enum shoal_status issue(struct intake_state *s, struct shoal_error *error)
+{
+    while (s->read_visit < s->setup.visits.total && s->issued - s->retired < MAX_READS) {
+        int32_t position = visits_position(&s->setup.visits, s->read_visit);
+        const struct cargo *cargo = &s->setup.cargos[position];
+        const struct cargo_chunk *chunk = &cargo->chunks[s->read_chunk];
+        struct arrival *a = &s->arrivals[s->issued % MAX_READS];
+
+        if (!needs_reading(s, s->read_visit) || s->read_chunk == cargo->chunk_count) {
+            s->read_visit++;
+            s->read_chunk = 0;
+            continue;
+        }
+        a->to = place_for(s, position, chunk);
+        if (!a->to) return SHOAL_OK;
+        a->visit = s->read_visit;
+        a->position = position;
+        a->chunk = s->read_chunk++;
+        a->staged = !s->setup.kept[position];
+        a->complete = false;
+        s->issued++;
+        TRY(reader_submit(s->reader,
+            &(struct read){.file = chunk->file,
+                .offset = chunk->offset,
+                .bytes = chunk->bytes,
+                .least = chunk->least,
+                .to = a->to,
+                .tag = a},
+            error));
+    }
+    return SHOAL_OK;
+}
+
+/* Looks at what a read brought: values on the first visit, the file's identity at a block's end. */
+static enum shoal_status check_arrival(
+    const struct intake_state *s, const struct arrival *a, struct shoal_error *error)
+{
+    const struct cargo *cargo = &s->setup.cargos[a->position];
+    const struct cargo_chunk *chunk = &cargo->chunks[a->chunk];
+
+    if (a->visit < (uint64_t)s->setup.visits.first) TRY(cargo_check(cargo, chunk, a->to, error));
+    if (a->chunk == cargo->chunk_count - 1) TRY(file_check_unchanged(chunk->file, error));
+    return SHOAL_OK;
+}
+
+/* Says which block a failed read was for. */
+static void name_block(
+    const struct intake_state *s, const struct arrival *a, struct shoal_error *error)
+{
+    char prefix[96];
+
+    snprintf(prefix, sizeof prefix, "block %s: ", s->setup.cargos[a->position].block->name);
+    error_prefix(error, prefix);
+}
+
+/* Not held: hands out what is complete, in order. */
+static enum shoal_status accept(struct intake *intake, struct shoal_error *error)
+{
+    struct intake_state *s = intake->state;
+
+    while (s->accepted < s->issued && s->arrivals[s->accepted % MAX_READS].complete) {
+        const struct arrival *a = &s->arrivals[s->accepted % MAX_READS];
+
+        TRY(check_arrival(s, a, error));
+        mutex_lock(&intake->mutex);
+        s->accepted++;
+        s->read_bytes += s->setup.cargos[a->position].chunks[a->chunk].bytes;
+        s->setup.arrived(s->setup.user);
+        mutex_unlock(&intake->mutex);
+    }
+    return SHOAL_OK;
+}
+
+/* Not held: takes every completion there is, after waiting for the first. */
+static enum shoal_status collect(struct intake *intake, struct shoal_error *error)
+{
+    struct intake_state *s = intake->state;
+    struct read done;
+
+    for (bool wait = true; reader_next(s->reader, wait, &done, error); wait = false) {
+        struct arrival *a = done.tag;
+
+        if (done.status) {
+            name_block(s, a, error);
+            return done.status;
+        }
+        trace_add(s->setup.trace, TRACE_READ, s->setup.cargos[a->position].block->name,
+            done.begin_ns, done.end_ns, done.bytes);
+        a->complete = true;
+        TRY(accept(intake, error));
+    }
+    return SHOAL_OK;
+}
+
+/* held. Whether nothing is left to read. */
+static bool finished(const struct intake_state *s)
+{
+    return s->read_visit == s->setup.visits.total && s->taken == s->issued;
+}
+
+static void read_ahead(void *arg)
+{
+    struct intake *intake = arg;
+    struct intake_state *s = intake->state;
+    struct shoal_error error = {0};
+    enum shoal_status status = SHOAL_OK;
+
+    mutex_lock(&intake->mutex);
+    while (!s->stop && !status && !finished(s)) {
+        retire(intake, false);
+        status = issue(s, &error);
+        /* Everything that was read is being copied: that is what makes room. */
+        if (!status && s->taken == s->issued && s->retired < s->taken) {
+            retire(intake, true);
+            continue;
+        }
+        mutex_unlock(&intake->mutex);
+        if (!status) status = collect(intake, &error);
+        mutex_lock(&intake->mutex);
+    }
+    s->ended = true;
+    if (status) {
+        intake->failed = error;
+        s->setup.arrived(s->setup.user);
+    }
+    mutex_unlock(&intake->mutex);
+}
+
+/* ---- lifetime ---- */
+
+static enum shoal_status reserve(struct intake_state *s, struct shoal_error *error)
+{
+    int32_t positions = s->setup.visits.block_count + 1;
+
+    s->image_at = mem_calloc((size_t)positions, sizeof *s->image_at);
+    if (!s->image_at) FAIL_MEMORY(error);
+    for (int32_t i = 0; i < positions; i++) {
+        if (!s->setup.kept[i]) continue;
+        s->image_at[i] = s->shelf_bytes;
+        s->shelf_bytes += s->setup.cargos[i].image_bytes;
+    }
+    if (s->shelf_bytes) s->shelf = pages_alloc(s->shelf_bytes);
+    if (s->setup.staging_bytes) s->staging = pages_alloc(s->setup.staging_bytes);
+    if ((s->shelf_bytes && !s->shelf) || (s->setup.staging_bytes && !s->staging))
+        FAIL(error, SHOAL_E_MEMORY,
+            "out of host memory for %llu bytes of weights: give less with --ram",
+            (unsigned long long)(s->shelf_bytes + s->setup.staging_bytes));
+    /* Large pages: with small ones a drive's transfers take twice the time. */
+    if (s->shelf) pages_want_large(s->shelf, s->shelf_bytes);
+    if (s->staging) pages_want_large(s->staging, s->setup.staging_bytes);
+    ring_init(&s->ring, s->setup.staging_bytes);
+    return SHOAL_OK;
+}
+
+enum shoal_status intake_open(
+    struct intake *intake, const struct intake_setup *setup, struct shoal_error *error)
+{
+    struct device *device = setup->device;
+    struct intake_state *s = mem_calloc(1, sizeof *s);
+    enum shoal_status status;
+
+    *intake = (struct intake){.state = s};
+    if (!s) FAIL_MEMORY(error);
+    s->setup = *setup;
+    mutex_init(&intake->mutex);
+    cond_init(&intake->changed);
+    TRY_OR_FAIL(reserve(s, error));
+    for (int i = 0; i < MAX_READS; i++)
+        TRY_OR_FAIL(device->ops->event_create(device, &s->arrivals[i].copied, error));
+    TRY_OR_FAIL(reader_create(&s->reader, setup->backend, DEPTH, error));
+    TRY_OR_FAIL(thread_start(&s->thread, read_ahead, intake, error));
+    s->started = true;
+    return SHOAL_OK;
+fail:
+    intake_close(intake);
+    return status;
+}
+
+void intake_stop(struct intake *intake)
+{
+    struct intake_state *s = intake->state;
+
+    if (!s || !s->started) return;
+    mutex_lock(&intake->mutex);
+    s->stop = true;
+    mutex_unlock(&intake->mutex);
+    reader_wake(s->reader);
+    thread_join(&s->thread);
+    s->started = false;
+    reader_destroy(&s->reader);
+}
+
+void intake_close(struct intake *intake)
+{
+    struct intake_state *s = intake->state;
+
+    if (!s) return;
+    intake_stop(intake);
+    reader_destroy(&s->reader);
+    for (int i = 0; i < MAX_READS; i++)
+        if (s->arrivals[i].copied) s->setup.device->ops->event_destroy(&s->arrivals[i].copied);
+    pages_free(s->shelf, s->shelf_bytes);
+    pages_free(s->staging, s->setup.staging_bytes);
+    cond_fini(&intake->changed);
+    mutex_fini(&intake->mutex);
+    mem_free(s->image_at);
+    mem_free(s);
+    *intake = (struct intake){0};
+}
+
+void intake_kick(struct intake *intake)
+{
+    if (!intake->state->ended) reader_wake(intake->state->reader);
+}
+
+const char *intake_describe(const struct intake *intake)
+{
+    return reader_describe(intake->state->reader);
+}
+
+struct intake_stats intake_stats(struct intake *intake)
+{
+    struct intake_state *s = intake->state;
+    struct intake_stats stats;
+
+    mutex_lock(&intake->mutex);
+    stats = (struct intake_stats){s->read_bytes, s->shelf_bytes + s->setup.staging_bytes};
+    mutex_unlock(&intake->mutex);
+    return stats;
+}

@@ -1,0 +1,64 @@
+/*
+ * The intake: from files to host memory, ahead of the copies.
+ *
+ * A thread of its own reads chunks in visit order. Those of the RAM tier's blocks go to their image
+ * and stay; all others go to the staging ring, until they have been copied to the device. So the
+ * drive is busy as long as there is room, and what is in host memory is never read again.
+ *
+ * One mutex guards the intake and the streamer that takes from it. Functions that say `held` expect
+ * it held.
+ */
+#ifndef STREAM_INTAKE_H
+#define STREAM_INTAKE_H
+
+#include "base/reader.h"
+#include "base/thread.h"
+#include "base/trace.h"
+#include "device/device.h"
+#include "memory/cargo.h"
+#include "stream/visits.h"
+
+struct intake_setup {
+    struct device *device;
+    const struct cargo *cargos; /* by position */
+    const bool *kept;           /* by position: in the RAM tier */
+    struct visits visits;
+    uint64_t staging_bytes; /* >= the largest chunk, if any block is not kept */
+    enum reader_backend backend;
+    struct trace *trace;         /* may be NULL */
+    void (*arrived)(void *user); /* held: more chunks are there, or reading failed */
+    void *user;
+};
+
+struct intake {
+    struct mutex mutex;
+    struct cond changed;       /* woken after whatever somebody may wait for */
+    struct shoal_error failed; /* status: the first failure */
+    struct intake_state *state;
+};
+
+enum shoal_status intake_open(struct intake *intake, const struct intake_setup *setup,
+    struct shoal_error *error) SHOAL_CHECKED;
+/* Ends the thread; no chunk is touched after it. */
+void intake_stop(struct intake *intake);
+/* After the copies have ended. Accepts a zeroed one. */
+void intake_close(struct intake *intake);
+
+/* held: the bytes of a chunk of a visit's block; NULL: not there yet. Ask for chunks in order. */
+const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk);
+/* held: whether a visit's chunks go through the staging ring. */
+bool intake_is_staged(const struct intake *intake, uint64_t visit);
+/* held: all copies from that chunk have been given to `stream`. */
+void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream);
+
+/* held: the thread looks again whether there is room. After copies have been given. */
+void intake_kick(struct intake *intake);
+
+struct intake_stats {
+    uint64_t read_bytes; /* in all */
+    uint64_t host_bytes; /* of the RAM tier and the staging ring */
+};
+struct intake_stats intake_stats(struct intake *intake);
+const char *intake_describe(const struct intake *intake);
+
+#endif

@@ -1,11 +1,12 @@
 /*
  * Checkpoints: finding the files behind a path, and joining their headers into one sorted list.
- * What one header may contain is safetensors.c's business.
+ * What one header may contain is safetensors.c's and gguf.c's business.
  */
 #include "checkpoint/checkpoint.h"
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/index.h"
 #include "checkpoint/json.h"
 #include "checkpoint/safetensors.h"
@@ -15,12 +16,15 @@
 
 #define INDEX_MAX_BYTES 100000000u
 #define FILE_SUFFIX ".safetensors"
+#define GGUF_SUFFIX ".gguf"
 #define INDEX_SUFFIX ".safetensors.index.json"
 
-/* One file of it. Tensors point at `file`, so the array of these never moves. */
+/* One file of it; one of the headers is empty. Tensors point at `file`, so the array of these never
+ * moves. */
 struct part {
     struct file file;
     struct safetensors header;
+    struct gguf gguf;
 };
 
 struct checkpoint {
@@ -40,11 +44,10 @@ static bool ends_with(const char *text, const char *suffix)
 
 /* ---- finding the file ---- */
 
-/* "a, b, c" of the names with that suffix; sets *count and *only to the last one. */
+/* Appends "a, b, c" of the names with that suffix; adds to *count, sets *only to the last one. */
 static enum shoal_status list_suffix(char *const *names, size_t name_count, const char *suffix,
     struct text *list, size_t *count, const char **only, struct shoal_error *error)
 {
-    *count = 0;
     for (size_t i = 0; i < name_count; i++) {
         /* Hidden files are no checkpoints: "._model.safetensors" is left by macOS archives. */
         if (names[i][0] == '.' || !ends_with(names[i], suffix)) continue;
@@ -59,7 +62,7 @@ static enum shoal_status list_suffix(char *const *names, size_t name_count, cons
 static enum shoal_status choose_file(const char *folder, char *const *names, size_t name_count,
     struct text *list, const char **chosen, struct shoal_error *error)
 {
-    size_t count;
+    size_t count = 0;
 
     TRY(list_suffix(names, name_count, INDEX_SUFFIX, list, &count, chosen, error));
     if (count > 1)
@@ -68,15 +71,16 @@ static enum shoal_status choose_file(const char *folder, char *const *names, siz
             list->data);
     if (count == 1) return SHOAL_OK;
     TRY(list_suffix(names, name_count, FILE_SUFFIX, list, &count, chosen, error));
+    TRY(list_suffix(names, name_count, GGUF_SUFFIX, list, &count, chosen, error));
     if (count > 1)
         FAIL(error, SHOAL_E_INVALID,
-            "%s holds several .safetensors files and no index (*" INDEX_SUFFIX
+            "%s holds several .safetensors or .gguf files and no index (*" INDEX_SUFFIX
             ") that would join them; add it, or give the path of one of them: %s",
             folder, list->data);
     if (!count)
         FAIL(error, SHOAL_E_MISSING,
-            "%s holds no checkpoint: neither a *" FILE_SUFFIX " file nor an index (*" INDEX_SUFFIX
-            ")",
+            "%s holds no checkpoint: neither a *" FILE_SUFFIX " or *" GGUF_SUFFIX
+            " file nor an index (*" INDEX_SUFFIX ")",
             folder);
     return SHOAL_OK;
 }
@@ -124,9 +128,19 @@ static enum shoal_status open_part(
     struct checkpoint *checkpoint, const char *path, struct shoal_error *error)
 {
     struct part *part = &checkpoint->parts[checkpoint->part_count];
+    char magic[GGUF_MAGIC_BYTES];
+    bool gguf = false;
 
     TRY(file_open(path, &part->file, error));
     checkpoint->part_count++; /* from here on checkpoint_close closes it */
+    if (part->file.bytes >= sizeof magic) {
+        TRY(file_read_at(&part->file, 0, magic, sizeof magic, error));
+        gguf = gguf_is(magic, sizeof magic);
+    }
+    if (gguf) return gguf_read(&part->file, &part->gguf, error);
+    if (ends_with(path, GGUF_SUFFIX))
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s is not a GGUF file: it does not begin with \"GGUF\"; download it again", path);
     return safetensors_read(&part->file, &part->header, error);
 }
 
@@ -136,15 +150,18 @@ static enum shoal_status join_parts(struct checkpoint *checkpoint, struct shoal_
     size_t count = 0;
 
     for (size_t i = 0; i < checkpoint->part_count; i++)
-        count += checkpoint->parts[i].header.count;
+        count += checkpoint->parts[i].header.count + checkpoint->parts[i].gguf.count;
     checkpoint->tensors = mem_calloc(count, sizeof *checkpoint->tensors);
     if (!checkpoint->tensors) FAIL_MEMORY(error);
     for (size_t i = 0; i < checkpoint->part_count; i++) {
-        const struct safetensors *header = &checkpoint->parts[i].header;
+        const struct part *part = &checkpoint->parts[i];
+        size_t part_tensors = part->header.count + part->gguf.count;
 
-        memcpy(checkpoint->tensors + checkpoint->count, header->tensors,
-            header->count * sizeof *header->tensors);
-        checkpoint->count += header->count;
+        if (!part_tensors) continue;
+        memcpy(checkpoint->tensors + checkpoint->count,
+            part->gguf.count ? part->gguf.tensors : part->header.tensors,
+            part_tensors * sizeof *checkpoint->tensors);
+        checkpoint->count += part_tensors;
     }
     qsort(checkpoint->tensors, count, sizeof *checkpoint->tensors, by_name);
     for (size_t i = 1; i < count; i++)
@@ -253,6 +270,7 @@ void checkpoint_close(struct checkpoint **checkpoint)
     if (!c) return;
     for (size_t i = 0; i < c->part_count; i++) {
         safetensors_fini(&c->parts[i].header);
+        gguf_fini(&c->parts[i].gguf);
         file_close(&c->parts[i].file);
     }
     mem_free(c->parts);
@@ -290,11 +308,26 @@ const char *checkpoint_metadata(const struct checkpoint *checkpoint, const char 
 {
     for (size_t i = 0; i < checkpoint->part_count; i++) {
         const struct safetensors *header = &checkpoint->parts[i].header;
+        const struct gguf_pair *pair = gguf_find(&checkpoint->parts[i].gguf, key);
 
         for (size_t k = 0; k < header->metadata_count; k++)
             if (!strcmp(header->metadata[k].key, key)) return header->metadata[k].value;
+        if (pair && pair->text) return pair->text;
     }
     return NULL;
+}
+
+enum shoal_status checkpoint_value(
+    const struct checkpoint *checkpoint, const char *key, json_t **value, struct shoal_error *error)
+{
+    *value = NULL;
+    for (size_t i = 0; i < checkpoint->part_count; i++) {
+        const struct part *part = &checkpoint->parts[i];
+        const struct gguf_pair *pair = gguf_find(&part->gguf, key);
+
+        if (pair) return gguf_value(part->file.path, pair, value, error);
+    }
+    return SHOAL_OK;
 }
 
 enum shoal_status checkpoint_read(

@@ -8,6 +8,8 @@
 #include "base/file.h"
 #include "tensor/shape.h"
 
+#include <jansson.h>
+
 struct checkpoint_tensor {
     const char *name; /* owned by the checkpoint */
     enum dtype dtype;
@@ -21,8 +23,9 @@ struct checkpoint_tensor {
 struct checkpoint;
 
 /*
- * `path`: a .safetensors file, an index (*.safetensors.index.json), or a folder that holds exactly
- * one checkpoint (an index, or one .safetensors file). The checkpoint is the caller's to close.
+ * `path`: a .safetensors or GGUF file, an index (*.safetensors.index.json), or a folder that holds
+ * exactly one checkpoint (an index, or one .safetensors or .gguf file). The checkpoint is the
+ * caller's to close.
  */
 enum shoal_status checkpoint_open(
     const char *path, struct checkpoint **checkpoint, struct shoal_error *error) SHOAL_CHECKED;
@@ -35,8 +38,12 @@ const struct checkpoint_tensor *checkpoint_at(
 /* NULL when there is none of that name. */
 const struct checkpoint_tensor *checkpoint_find(
     const struct checkpoint *checkpoint, const char *name);
-/* A value of the header's __metadata__, or NULL. */
+/* A value of the header's __metadata__, or a string of a GGUF file's metadata; or NULL. */
 const char *checkpoint_metadata(const struct checkpoint *checkpoint, const char *key);
+
+/* A value of a GGUF file's metadata as JSON, the caller's to json_decref; NULL: there is none. */
+enum shoal_status checkpoint_value(const struct checkpoint *checkpoint, const char *key,
+    json_t **value, struct shoal_error *error) SHOAL_CHECKED;
 
 /* The tensor's bytes as stored, `bytes` of them. */
 enum shoal_status checkpoint_read(

@@ -1,4 +1,4 @@
-/* Key prefixes of components. */
+/* Key prefixes of components, and names in other styles. */
 #include "checkpoint/keys.h"
 
 #include <string.h>
@@ -44,4 +44,77 @@ const char *keys_prefix(
     for (; *candidates; candidates++)
         if (keys_find(checkpoint, *candidates, probe)) return *candidates;
     return NULL;
+}
+
+/* ---- llama.cpp's names ---- */
+
+struct renaming {
+    const char *from, *to;
+};
+
+static const struct renaming model_names[] = {
+    {"token_embd", "embed_tokens"},
+    {"output_norm", "norm"},
+    {"output", "lm_head"},
+};
+
+static const struct renaming layer_names[] = {
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+};
+
+/* The entry for the name that ends at the first '.', or NULL. */
+static const struct renaming *renaming_of(
+    const struct renaming *list, size_t count, const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strlen(list[i].from);
+
+        if (bytes > length && name[length] == '.' && !memcmp(name, list[i].from, length))
+            return &list[i];
+    }
+    return NULL;
+}
+
+size_t keys_canonical(const char *name, size_t bytes, char *to)
+{
+    static const char block[] = "blk.", layers[] = "layers.";
+    const char *end = name + bytes, *at = name;
+    const struct renaming *found;
+    char *out = to;
+
+    if (bytes > strlen(block) && !memcmp(name, block, strlen(block))) {
+        at += strlen(block);
+        while (at < end && *at >= '0' && *at <= '9')
+            at++;
+        if (at < end && *at == '.') at++;
+        found = renaming_of(
+            layer_names, sizeof layer_names / sizeof *layer_names, at, (size_t)(end - at));
+        memcpy(out, layers, strlen(layers));
+        out += strlen(layers);
+        memcpy(out, name + strlen(block), (size_t)(at - name) - strlen(block));
+        out += (size_t)(at - name) - strlen(block);
+    } else {
+        found = renaming_of(model_names, sizeof model_names / sizeof *model_names, name, bytes);
+    }
+    if (found) {
+        memcpy(out, found->to, strlen(found->to));
+        out += strlen(found->to);
+        at += strlen(found->from);
+    }
+    memcpy(out, at, (size_t)(end - at));
+    out += end - at;
+    *out = 0;
+    return (size_t)(out - to);
 }

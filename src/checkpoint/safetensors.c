@@ -21,7 +21,6 @@ static enum shoal_status check_other_formats(
     static const struct {
         const char *magic, *what;
     } others[] = {
-        {"GGUF", "a GGUF file: use a .safetensors version of it"},
         {"PK\3\4", "a zip archive, as torch.save writes: convert it to .safetensors"},
         {"version ", "a Git LFS pointer, not the file itself: fetch it, e.g. with git lfs pull"},
         {"<!DOCTYP", "a web page: the download failed, repeat it"},
@@ -89,7 +88,7 @@ static enum shoal_status read_dtype(const struct entry *e, enum dtype *dtype)
 
     if (!name) FAIL_ENTRY(e, SHOAL_E_FORMAT, "has no %s", "dtype that is a string");
     if (dtype_parse(name, dtype)) return SHOAL_OK;
-    for (int i = 0; i < DTYPE_COUNT; i++)
+    for (int i = 0; i < DTYPE_PLAIN_COUNT; i++)
         text_append(&known, i ? ", %s" : "%s", dtype_name((enum dtype)i));
     error_set(e->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
         "%s: tensor '%s' has the unknown dtype '%s'; known are %s", e->path, e->name,

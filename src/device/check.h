@@ -16,10 +16,13 @@ static inline bool check_float(struct matrix m)
     return m.addr && m.dtype == DTYPE_F32 && m.rows > 0 && m.cols > 0 && m.stride >= m.cols;
 }
 
-/* A weight of any computable type. */
+/* A weight of any computable type; rows of quantised ones are whole blocks. */
 static inline bool check_weight(struct matrix m)
 {
-    return m.addr && dtype_computes(m.dtype) && m.rows > 0 && m.cols > 0 && m.stride >= m.cols;
+    int64_t block = dtype_block_elements(m.dtype);
+
+    return m.addr && dtype_computes(m.dtype) && m.rows > 0 && m.cols > 0 && m.stride >= m.cols &&
+           m.cols % block == 0 && m.stride % block == 0;
 }
 
 static inline bool check_vector(struct matrix m, int64_t cols)

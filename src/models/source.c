@@ -54,7 +54,8 @@ static const struct checkpoint_tensor *find_quantised(
         if (strncmp(tensor->name, prefix, strlen(prefix)) != 0) continue;
         for (size_t e = 0; e < sizeof endings / sizeof *endings; e++)
             if (ends_with(tensor->name, endings[e])) return tensor;
-        if (tensor->shape.rank >= 2 && dtype_bits(tensor->dtype) <= 8 &&
+        if (tensor->shape.rank >= 2 && !dtype_computes(tensor->dtype) &&
+            dtype_block_bytes(tensor->dtype) <= dtype_block_elements(tensor->dtype) &&
             ends_with(tensor->name, ".weight"))
             return tensor;
     }
@@ -68,7 +69,7 @@ static enum shoal_status refuse_quantised(const struct source *s, struct shoal_e
     if (!tensor) return SHOAL_OK;
     FAIL(error, SHOAL_E_UNSUPPORTED,
         "%s: its weights are quantised (tensor %s, %s), which this build cannot compute with: use "
-        "the same model in F32, F16 or BF16",
+        "the same model in one of " DTYPES_COMPUTED_TEXT,
         tensor->file->path, tensor->name, dtype_name(tensor->dtype));
 }
 

@@ -5,10 +5,10 @@
 
 static const struct {
     const char *name;
-    unsigned bits;
+    int64_t block_elements, block_bytes;
 } dtypes[] = {
-#define DTYPE_ROW(id, name, bits) [id] = {name, bits},
-    DTYPES(DTYPE_ROW)
+#define DTYPE_ROW(id, name, elements, bytes) [id] = {name, elements, bytes},
+    DTYPES_PLAIN(DTYPE_ROW) DTYPES_GGUF(DTYPE_ROW)
 #undef DTYPE_ROW
 };
 
@@ -16,14 +16,10 @@ const char *dtype_name(enum dtype dtype)
 {
     return dtypes[dtype].name;
 }
-unsigned dtype_bits(enum dtype dtype)
-{
-    return dtypes[dtype].bits;
-}
 
 bool dtype_parse(const char *name, enum dtype *dtype)
 {
-    for (int i = 0; i < DTYPE_COUNT; i++) {
+    for (int i = 0; i < DTYPE_PLAIN_COUNT; i++) {
         if (strcmp(name, dtypes[i].name)) continue;
         *dtype = (enum dtype)i;
         return true;
@@ -31,7 +27,28 @@ bool dtype_parse(const char *name, enum dtype *dtype)
     return false;
 }
 
+int64_t dtype_block_elements(enum dtype dtype)
+{
+    return dtypes[dtype].block_elements;
+}
+
+int64_t dtype_block_bytes(enum dtype dtype)
+{
+    return dtypes[dtype].block_bytes;
+}
+
+int64_t dtype_bytes(enum dtype dtype, int64_t elements)
+{
+    return elements / dtypes[dtype].block_elements * dtypes[dtype].block_bytes;
+}
+
+bool dtype_is_quantised(enum dtype dtype)
+{
+    return dtype >= DTYPE_Q4_0 && dtype <= DTYPE_Q6_K;
+}
+
 bool dtype_computes(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+    return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16 ||
+           dtype_is_quantised(dtype);
 }

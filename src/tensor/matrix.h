@@ -13,7 +13,7 @@ typedef uint64_t device_addr;
 /*
  * rows x cols elements, row-major, `stride` elements from one row to the next. Sequences are
  * [tokens, features], pictures [channels, height * width], vectors [1, n], convolution weights
- * [out, in * kernel * kernel].
+ * [out, in * kernel * kernel]. Of quantised types each row is whole blocks, the stride included.
  */
 struct matrix {
     device_addr addr; /* 0: no matrix (an optional operand left out) */
@@ -30,15 +30,15 @@ static inline struct matrix matrix_at(
 /* Rows [first, first + count). */
 static inline struct matrix matrix_rows(struct matrix m, int64_t first, int64_t count)
 {
-    m.addr += (uint64_t)(first * m.stride) * dtype_bits(m.dtype) / 8;
+    m.addr += (uint64_t)dtype_bytes(m.dtype, first * m.stride);
     m.rows = count;
     return m;
 }
 
-/* Columns [first, first + count) of every row. */
+/* Columns [first, first + count) of every row; of quantised ones, whole blocks. */
 static inline struct matrix matrix_cols(struct matrix m, int64_t first, int64_t count)
 {
-    m.addr += (uint64_t)first * dtype_bits(m.dtype) / 8;
+    m.addr += (uint64_t)dtype_bytes(m.dtype, first);
     m.cols = count;
     return m;
 }

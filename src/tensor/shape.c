@@ -15,10 +15,10 @@ bool shape_count(const struct shape *shape, uint64_t *count)
 
 bool shape_bytes(const struct shape *shape, enum dtype dtype, uint64_t *bytes)
 {
-    if (!shape_count(shape, bytes) || !size_mul(*bytes, dtype_bits(dtype), bytes)) return false;
-    if (*bytes % 8) return false;
-    *bytes /= 8;
-    return true;
+    const uint64_t elements = (uint64_t)dtype_block_elements(dtype);
+
+    if (!shape_count(shape, bytes) || *bytes % elements) return false;
+    return size_mul(*bytes / elements, (uint64_t)dtype_block_bytes(dtype), bytes);
 }
 
 bool shape_equal(const struct shape *a, const struct shape *b)

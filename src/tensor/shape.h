@@ -14,8 +14,8 @@ struct shape {
     int64_t dim[SHAPE_MAX_RANK];
 };
 
-/* Elements, and bytes in `dtype`. False: overflow, a negative dimension, or bits that make no whole
- * byte. */
+/* Elements, and bytes in `dtype`. False: overflow, a negative dimension, or a count that makes no
+ * whole blocks. */
 bool shape_count(const struct shape *shape, uint64_t *count);
 bool shape_bytes(const struct shape *shape, enum dtype dtype, uint64_t *bytes);
 bool shape_equal(const struct shape *a, const struct shape *b);

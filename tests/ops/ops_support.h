@@ -28,7 +28,7 @@ static inline float random_float(void)
 
 static inline size_t matrix_bytes(struct matrix m)
 {
-    return (size_t)((m.rows - 1) * m.stride + m.cols) * dtype_bits(m.dtype) / 8;
+    return (size_t)dtype_bytes(m.dtype, (m.rows - 1) * m.stride + m.cols);
 }
 
 /* No padding after the last row, so that ASan sees a read too far. */

@@ -16,7 +16,7 @@ static struct matrix shifted(enum dtype dtype, int64_t rows, int64_t cols, int64
 {
     struct matrix m = random_matrix(dtype, 1, rows * cols + shift, rows * cols + shift);
 
-    m.addr += (uint64_t)shift * dtype_bits(dtype) / 8;
+    m.addr += (uint64_t)dtype_bytes(dtype, shift);
     m.rows = rows;
     m.cols = cols;
     m.stride = cols;
@@ -25,7 +25,7 @@ static struct matrix shifted(enum dtype dtype, int64_t rows, int64_t cols, int64
 
 static void unshift(struct matrix m, int64_t shift)
 {
-    m.addr -= (uint64_t)shift * dtype_bits(m.dtype) / 8;
+    m.addr -= (uint64_t)dtype_bytes(m.dtype, shift);
     matrix_drop(m);
 }
 

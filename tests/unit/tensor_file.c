@@ -16,7 +16,7 @@ static void fill(char *to, uint64_t bytes, enum dtype dtype, size_t index, bool 
 
     memset(to, (int)index + 1, bytes);
     if (!random) return;
-    for (uint64_t i = 0; i < bytes; i += dtype_bits(dtype) / 8) {
+    for (uint64_t i = 0; i < bytes; i += (uint64_t)dtype_bytes(dtype, 1)) {
         float value = ((float)(test_random(&state) & 0xffff) / 32768.0f - 1.0f) * 0.05f;
         uint16_t half = bf16_from_float(value);
 

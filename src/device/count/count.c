@@ -31,7 +31,9 @@ static double elements(struct matrix m)
 
 static double bytes_of(struct matrix m)
 {
-    return m.addr ? elements(m) * dtype_bits(m.dtype) / 8 : 0;
+    return m.addr ? elements(m) / (double)dtype_block_elements(m.dtype) *
+                        (double)dtype_block_bytes(m.dtype)
+                  : 0;
 }
 
 static double activation_cost(enum activation activation)

@@ -6,6 +6,7 @@
 #include "base/thread.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
+#include "tensor/quant.h"
 
 #include <stdatomic.h>
 
@@ -89,11 +90,10 @@ static inline float *row_of(struct matrix m, int64_t row)
     return (float *)(uintptr_t)m.addr + row * m.stride;
 }
 
-/* An element of any type. */
+/* An element of any type; of quantised ones, the first of a block. */
 static inline const void *element_of(struct matrix m, int64_t row, int64_t col)
 {
-    return (const char *)(uintptr_t)m.addr +
-           (row * m.stride + col) * (int64_t)(dtype_bits(m.dtype) / 8);
+    return (const char *)(uintptr_t)m.addr + dtype_bytes(m.dtype, row * m.stride + col);
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b)
@@ -106,6 +106,19 @@ static inline int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Elements [first, first + n) of a row, widened. Quantised ones may begin and end within blocks:
+ * that is slow, and rare, since vectors are hardly ever quantised. */
+static inline void widen_row(const struct kernels *kernels, struct matrix m, int64_t row,
+    int64_t first, int64_t n, float *to)
+{
+    int64_t block = dtype_block_elements(m.dtype);
+
+    if (first % block || n % block)
+        quant_widen(to, element_of(m, row, 0), m.dtype, first, n);
+    else
+        kernels->widen(to, element_of(m, row, first), m.dtype, n);
+}
+
 /* Elements [first, first + n) of a vector: in `buffer` if they must be widened; NULL if left out.
  */
 static inline const float *vector_piece(
@@ -113,7 +126,7 @@ static inline const float *vector_piece(
 {
     if (!vector.addr) return NULL;
     if (vector.dtype == DTYPE_F32) return (const float *)element_of(vector, 0, first);
-    kernels->widen(buffer, element_of(vector, 0, first), vector.dtype, n);
+    widen_row(kernels, vector, 0, first, n, buffer);
     return buffer;
 }
 

@@ -5,24 +5,15 @@
 #include "device/check.h"
 #include "device/cpu/internal.h"
 
-#include "base/number.h"
-
 #include <math.h>
 
 static float load(struct matrix m, int64_t row, int64_t col)
 {
-    const void *data = (const void *)(uintptr_t)m.addr;
-    int64_t at = row * m.stride + col;
+    float value;
 
     assert(row >= 0 && row < m.rows && col >= 0 && col < m.cols);
-    switch (m.dtype) {
-    case DTYPE_BF16:
-        return bf16_to_float(((const uint16_t *)data)[at]);
-    case DTYPE_F16:
-        return f16_to_float(((const uint16_t *)data)[at]);
-    default:
-        return ((const float *)data)[at];
-    }
+    quant_widen(&value, (const void *)(uintptr_t)m.addr, m.dtype, row * m.stride + col, 1);
+    return value;
 }
 
 static float *at(struct matrix m, int64_t row, int64_t col)

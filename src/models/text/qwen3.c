@@ -8,11 +8,11 @@
 #include "models/text/qwen3.h"
 
 #include "base/memory.h"
-#include "base/number.h"
 #include "layers/attention.h"
 #include "layers/rope.h"
 #include "layers/swiglu.h"
 #include "models/source.h"
+#include "tensor/quant.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -97,22 +97,11 @@ static void encode_end(
 
 /* ---- lanes ---- */
 
-static void widen(float *to, const void *from, enum dtype dtype, int64_t count)
-{
-    const uint16_t *halves = from;
-
-    if (dtype == DTYPE_F32)
-        memcpy(to, from, (size_t)count * sizeof *to);
-    else
-        for (int64_t i = 0; i < count; i++)
-            to[i] = dtype == DTYPE_BF16 ? bf16_to_float(halves[i]) : f16_to_float(halves[i]);
-}
-
 /* Row ids[t] of the embedding table for every token. */
 static enum shoal_status embed(const struct qwen3_config *c, const int32_t *ids, int64_t tokens,
     float *embedded, struct shoal_error *error)
 {
-    uint64_t row_bytes = (uint64_t)c->hidden * dtype_bits(c->embedding->dtype) / 8;
+    uint64_t row_bytes = (uint64_t)dtype_bytes(c->embedding->dtype, c->hidden);
     void *row = mem_alloc((size_t)row_bytes);
     enum shoal_status status = SHOAL_OK;
 
@@ -128,7 +117,7 @@ static enum shoal_status embed(const struct qwen3_config *c, const int32_t *ids,
         }
         status = file_read_at(c->embedding->file,
             c->embedding->offset + (uint64_t)ids[t] * row_bytes, row, row_bytes, error);
-        if (!status) widen(embedded + t * c->hidden, row, c->embedding->dtype, c->hidden);
+        if (!status) quant_widen(embedded + t * c->hidden, row, c->embedding->dtype, 0, c->hidden);
     }
     mem_free(row);
     return status;

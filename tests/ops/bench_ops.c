@@ -65,8 +65,14 @@ static struct matrix matrix_new(enum dtype dtype, int64_t rows, int64_t cols)
     struct matrix m = matrix_at(device->arena + arena_used, dtype, rows, cols);
     uint64_t count = (uint64_t)(rows * cols);
 
-    arena_used += size_align(count * dtype_bits(dtype) / 8, 256);
+    arena_used += size_align((uint64_t)dtype_bytes(dtype, rows * cols), 256);
     if (arena_used > device->arena_bytes) exit(1);
+    if (dtype_is_quantised(dtype)) {
+        /* Any bits will do, but for scales that are infinite. */
+        for (int64_t i = 0; i < dtype_bytes(dtype, rows * cols); i++)
+            ((uint8_t *)(uintptr_t)m.addr)[i] = (uint8_t)(rand() & 0x33);
+        return m;
+    }
     for (uint64_t i = 0; i < count; i++) {
         float value = (float)rand() / (float)RAND_MAX - 0.5f;
 
@@ -97,6 +103,28 @@ static void bench_linear(int64_t m, int64_t k, int64_t n)
     MEASURE(timing, cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1,
                         row_of(x, 0), (int)k, row_of(wide, 0), (int)k, 0, row_of(y, 0), (int)n));
     report("    sgemm", timing, 2.0 * (double)m * (double)n * (double)k);
+}
+
+/* The product again with quantised weights, for what widening them costs beside BF16. */
+static void bench_quantised(int64_t m, int64_t k, int64_t n)
+{
+    const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0,
+        DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    struct matrix x, w, y;
+    struct timing timing;
+    char what[80];
+
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        snprintf(what, sizeof what, "quantised %lld x %lld -> %lld, %s", (long long)m, (long long)k,
+            (long long)n, dtype_name(dtypes[i]));
+        if (!strstr(what, wanted)) continue;
+        arena_used = 0;
+        x = matrix_new(DTYPE_F32, m, k);
+        w = matrix_new(dtypes[i], n, k);
+        y = matrix_new(DTYPE_F32, m, n);
+        MEASURE(timing, ops->linear(stream, y, x, w, MATRIX_NONE));
+        report(what, timing, 2.0 * (double)m * (double)n * (double)k);
+    }
 }
 
 static void bench_attention(int64_t tokens, int32_t heads, int64_t dim)
@@ -196,6 +224,9 @@ int main(int argc, char **argv)
     bench_linear(100, 320, 1024);
     bench_linear(1, 3840, 3840);
     bench_linear(4, 3840, 3840);
+    bench_quantised(288, 3840, 3840);
+    bench_quantised(1024, 3840, 3840);
+    bench_quantised(1, 3840, 3840);
     bench_attention(100, 5, 64);
     bench_attention(1024, 30, 128);
     bench_attention(4160, 4, 128);

@@ -166,8 +166,8 @@ static void conv_task(void *arg, int64_t index, int worker)
             int64_t outs = least(tile.out + tile.outs - out, OUTS);
 
             for (int64_t i = 0; i < outs; i++)
-                job->cpu->kernels->widen(weights + i * depth,
-                    element_of(job->w, out + i, channel * area), job->w.dtype, depth);
+                widen_row(
+                    job->cpu->kernels, job->w, out + i, channel * area, depth, weights + i * depth);
             multiply_strips(job, &tile, out, outs, weights, strips, depth, add);
         }
     }

@@ -26,6 +26,7 @@ struct kernels {
     /*
      * Packs rows [0, rows) of w, `depth` columns each, as strips of `strip` rows, transposed and
      * widened: to[strip][depth][row in strip]. Rows that are missing in the last strip are zero.
+     * Rows of quantised types begin and end at blocks.
      */
     void (*pack)(
         float *to, const void *w, enum dtype dtype, int64_t stride, int64_t rows, int64_t depth);
@@ -50,6 +51,7 @@ struct kernels {
 
     /* ---- rows of n ---- */
 
+    /* Of quantised types whole blocks. */
     void (*widen)(float *to, const void *from, enum dtype dtype, int64_t n);
 
     double (*sum)(const float *x, int64_t n);

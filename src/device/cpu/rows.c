@@ -315,8 +315,8 @@ static void rope(
 
 static void copy_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
 {
-    job->cpu->kernels->widen(row_of(job->y, row) + col,
-        element_of(job->a, job->a.rows == 1 ? 0 : row, col), job->a.dtype, n);
+    widen_row(
+        job->cpu->kernels, job->a, job->a.rows == 1 ? 0 : row, col, n, row_of(job->y, row) + col);
 }
 
 static void copy(struct stream *stream, struct matrix y, struct matrix x)

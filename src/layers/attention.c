@@ -5,6 +5,23 @@
 
 #include <math.h>
 
+/* y = x times rows [first, first + y.cols) of the parts of qkv. */
+static void project(struct exec *x, struct matrix y, struct matrix in,
+    const struct attention_layer *l, int64_t first)
+{
+    int64_t end = first + y.cols, begin = 0;
+
+    for (int i = 0; i < ATTENTION_PARTS; begin += l->qkv[i++].rows) {
+        struct matrix part = l->qkv[i];
+        int64_t from = first > begin ? first : begin;
+        int64_t to = end < begin + part.rows ? end : begin + part.rows;
+
+        if (from < to)
+            x->ops->linear(x->stream, matrix_cols(y, from - first, to - from), in,
+                matrix_rows(part, from - begin, to - from), MATRIX_NONE);
+    }
+}
+
 /* All keys and values: kv [tokens, 2 kv_heads head_dim]. */
 static void keys_and_values(
     struct exec *x, struct matrix hidden, const struct attention_layer *l, struct matrix kv)
@@ -19,8 +36,7 @@ static void keys_and_values(
         struct matrix n = matrix_rows(normed, 0, count);
 
         x->ops->rms_norm(x->stream, n, matrix_rows(hidden, t, count), l->norm, l->scale, l->eps);
-        x->ops->linear(x->stream, matrix_rows(kv, t, count), n,
-            matrix_rows(l->qkv, q_dim, 2 * kv_dim), MATRIX_NONE);
+        project(x, matrix_rows(kv, t, count), n, l, q_dim);
     }
     exec_free(x, &normed);
     x->ops->rms_norm(x->stream, keys, keys, l->k_norm, MATRIX_NONE, l->head_eps);
@@ -39,7 +55,7 @@ static void attend(struct exec *x, struct matrix hidden, const struct attention_
     struct matrix projected = matrix_at(b, DTYPE_F32, count, hidden.cols);
 
     x->ops->rms_norm(x->stream, normed, rows, l->norm, l->scale, l->eps);
-    x->ops->linear(x->stream, queries, normed, matrix_rows(l->qkv, 0, q_dim), MATRIX_NONE);
+    project(x, queries, normed, l, 0);
     x->ops->rms_norm(x->stream, queries, queries, l->q_norm, MATRIX_NONE, l->head_eps);
     x->ops->rope(x->stream, queries, matrix_rows(l->rope, t, count), l->layout);
     x->ops->attention(x->stream, attended, queries, matrix_cols(kv, 0, kv_dim),

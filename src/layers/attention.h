@@ -4,12 +4,15 @@
 
 #include "layers/exec.h"
 
+#define ATTENTION_PARTS 3
+
 struct attention_layer {
     int32_t heads, kv_heads, head_dim;
-    float eps, head_eps;          /* of norm and post_norm; of q_norm and k_norm */
-    struct matrix norm;           /* [1, dim] */
-    struct matrix scale;          /* [1, dim], optional */
-    struct matrix qkv;            /* [(heads + 2 kv_heads) head_dim, dim] */
+    float eps, head_eps; /* of norm and post_norm; of q_norm and k_norm */
+    struct matrix norm;  /* [1, dim] */
+    struct matrix scale; /* [1, dim], optional */
+    /* [(heads + 2 kv_heads) head_dim, dim] together: one matrix and two without rows, or three. */
+    struct matrix qkv[ATTENTION_PARTS];
     struct matrix q_norm, k_norm; /* [1, head_dim] */
     struct matrix out;            /* [dim, heads head_dim] */
     struct matrix post_norm;      /* [1, dim], optional */

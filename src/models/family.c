@@ -5,6 +5,7 @@
 #include "models/family.h"
 
 #include "base/memory.h"
+#include "checkpoint/json.h"
 #include "models/dit/zimage.h"
 #include "models/source.h"
 #include "models/text/qwen3.h"
@@ -182,6 +183,8 @@ enum shoal_status family_open(const struct checkpoint *checkpoint, enum family_k
 {
     const struct family *family = family_detect(checkpoint, kind);
     const char *path = checkpoint_path(checkpoint);
+    const char *type = checkpoint_metadata(checkpoint, "general.architecture");
+    char shown[JSON_SHOWN_BYTES];
 
     *model = NULL;
     if (family && family->open) return family->open(checkpoint, config_path, model, error);
@@ -194,6 +197,13 @@ enum shoal_status family_open(const struct checkpoint *checkpoint, enum family_k
             FAIL(error, SHOAL_E_INVALID, "%s is %s, a %s; a %s (%s) is needed here", path,
                 family->title, family_kind_name(family->kind), family_kind_name(kind), runs(kind));
     }
+    if (type) /* a GGUF file says what it is */
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "%s: its general.architecture is \"%s\", and its %zu tensors are of no known %s; the "
+            "one "
+            "that this build runs is %s",
+            path, json_show(shown, type), checkpoint_count(checkpoint), family_kind_name(kind),
+            runs(kind));
     FAIL(error, SHOAL_E_UNSUPPORTED,
         "%s: its %zu tensors are of no known %s; the one that this build runs is %s", path,
         checkpoint_count(checkpoint), family_kind_name(kind), runs(kind));

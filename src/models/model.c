@@ -195,27 +195,34 @@ static void check_shape(struct model_builder *b, const struct weight *weight)
     }
 }
 
+/* The first piece that is of another type than piece 0, or NULL. */
+static const struct checkpoint_tensor *other_dtype(const struct weight *weight)
+{
+    for (int32_t i = 1; i < weight->piece_count; i++)
+        if (weight->pieces[i]->dtype != weight->pieces[0]->dtype) return weight->pieces[i];
+    return NULL;
+}
+
 static void check_dtype(struct model_builder *b, const struct weight *weight)
 {
-    const struct checkpoint_tensor *first = weight->pieces[0];
+    const struct checkpoint_tensor *first = weight->pieces[0], *other = other_dtype(weight);
 
     if (!dtype_computes(first->dtype)) {
         BUILDER_FAIL(b, SHOAL_E_UNSUPPORTED,
-            "%s: tensor %s is %s; this build computes with F32, F16 and BF16: use a file of the "
-            "same model in one of those",
+            "%s: tensor %s is %s, which this build does not compute with: use a file of the same "
+            "model in one of " DTYPES_COMPUTED_TEXT,
             first->file->path, first->name, dtype_name(first->dtype));
         return;
     }
-    for (int32_t i = 1; i < weight->piece_count; i++) {
-        const struct checkpoint_tensor *other = weight->pieces[i];
-
-        if (other->dtype == first->dtype) continue;
+    if (other)
         BUILDER_FAIL(b, SHOAL_E_UNSUPPORTED,
             "%s: tensors %s (%s) and %s (%s) must be of one type: use a file that stores them so",
             first->file->path, first->name, dtype_name(first->dtype), other->name,
             dtype_name(other->dtype));
-        return;
-    }
+    else if (weight->cols % dtype_block_elements(first->dtype))
+        BUILDER_FAIL(b, SHOAL_E_FORMAT,
+            "%s: tensor %s has rows of %lld, which are no whole blocks of its type %s",
+            first->file->path, first->name, (long long)weight->cols, dtype_name(first->dtype));
 }
 
 /* Appends the checked weight to the current block's bytes. */
@@ -244,32 +251,67 @@ static void place(struct model_builder *b, struct block *block, struct weight we
     weights[block->weight_count++] = weight;
 }
 
-void builder_weight(struct model_builder *b, const char *names, int64_t rows, int64_t cols)
+/* The weight's name: of its part if it has several, the first alternative's. Owned by the caller.
+ */
+static char *name_of(const char *names, int32_t part, bool whole)
 {
-    struct weight weight = {.rows = rows, .cols = cols};
-    struct block *block;
+    while (!whole && part-- > 0 && names[strcspn(names, "+|")] == '+')
+        names += strcspn(names, "+|") + 1;
+    names += *names == '/';
+    return mem_format("%.*s", (int)strcspn(names, whole ? "|" : "+|"), names);
+}
 
-    if (b->status) return;
-    block = &b->model->blocks[b->model->block_count - 1];
-    if (rows < 1 || cols < 1) {
-        BUILDER_FAIL(b, SHOAL_E_FORMAT, "%s%s: a size of %lld x %lld", b->prefix, names,
-            (long long)rows, (long long)cols);
-        return;
-    }
-    weight.name = mem_strdup(names + (*names == '/'));
-    if (!weight.name) {
+/* Adds one weight whose pieces are known; of none it is missing or an empty part. */
+static void add_weight(struct model_builder *b, struct weight weight, char *name)
+{
+    weight.name = name;
+    if (!name) {
         BUILDER_FAIL(b, SHOAL_E_MEMORY, "out of memory");
         return;
     }
-    weight.name[strcspn(weight.name, "|")] = 0;
-    if (!find_pieces(b, names, &weight)) {
-        b->missing++;
-    } else {
-        if (!b->missing) *b->first_missing = 0;
-        check_dtype(b, &weight);
-        if (!b->status) check_shape(b, &weight);
+    if (!b->status && weight.piece_count) check_dtype(b, &weight);
+    if (!b->status && weight.piece_count) check_shape(b, &weight);
+    place(b, &b->model->blocks[b->model->block_count - 1], weight);
+}
+
+void builder_stack(
+    struct model_builder *b, const char *names, const int64_t *rows, int32_t parts, int64_t cols)
+{
+    struct weight whole = {.cols = cols};
+    bool apart;
+
+    if (b->status) return;
+    for (int32_t i = 0; i < parts; i++) {
+        if (rows[i] < 1 || cols < 1) {
+            BUILDER_FAIL(b, SHOAL_E_FORMAT, "%s%s: a size of %lld x %lld", b->prefix, names,
+                (long long)rows[i], (long long)cols);
+            return;
+        }
+        whole.rows += rows[i];
     }
-    place(b, block, weight);
+    if (!find_pieces(b, names, &whole))
+        b->missing++;
+    else if (!b->missing)
+        *b->first_missing = 0;
+    apart = parts > 1 && whole.piece_count == parts && other_dtype(&whole);
+    for (int32_t i = 0; i < parts; i++) {
+        struct weight weight = whole;
+
+        if (apart) {
+            weight.rows = rows[i];
+            weight.pieces[0] = whole.pieces[i];
+            weight.piece_count = 1;
+        } else if (i) {
+            weight.rows = 0;
+            weight.piece_count = 0;
+        }
+        add_weight(b, weight, name_of(names, i, !apart && !i));
+    }
+}
+
+void builder_weight(struct model_builder *b, const char *names, int64_t rows, int64_t cols)
+{
+    builder_stack(b, names, &rows, 1, cols);
 }
 
 void builder_pass(struct model_builder *b, struct pass pass)

@@ -12,12 +12,12 @@
 #define WEIGHT_MAX_PIECES 4
 #define BLOCK_WEIGHT_ALIGNMENT 256
 
-/* One weight: where its bytes lie in the checkpoint and in the block. */
+/* One weight: where its bytes lie in the checkpoint and in the block. All of one type. */
 struct weight {
     char *name; /* in the block, as the family calls it, e.g. "feed_forward.w1.weight"; owned */
     enum dtype dtype;
-    int64_t rows, cols;
-    uint64_t offset; /* in the block's bytes */
+    int64_t rows, cols; /* no rows and no pieces: an empty part, see builder_stack */
+    uint64_t offset;    /* in the block's bytes */
     uint64_t bytes;
     /* Concatenated in order: one for a weight stored whole, three for q, k, v stored apart. */
     const struct checkpoint_tensor *pieces[WEIGHT_MAX_PIECES];
@@ -111,6 +111,15 @@ void builder_key_prefix(struct model_builder *b, const char *key_prefix);
  * `cols` elements for each index of their first dimension (so [rows, in, 3, 3] is [rows, 9 in]).
  */
 void builder_weight(struct model_builder *b, const char *names, int64_t rows, int64_t cols);
+
+/*
+ * The same for a weight that is `parts` matrices of rows[i] rows, one on top of the other, as q, k
+ * and v are, which GGUF files hold in types of their own. It adds `parts` weights, which are to be
+ * used in turn: the first is the whole matrix and the others are empty, unless the pieces are
+ * stored apart and in several types; then each part is one of the weights.
+ */
+void builder_stack(
+    struct model_builder *b, const char *names, const int64_t *rows, int32_t parts, int64_t cols);
 
 /* Adds a pass over blocks [first, first + count). */
 void builder_pass(struct model_builder *b, struct pass pass);

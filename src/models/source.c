@@ -1,4 +1,4 @@
-/* Prefixes, shapes and config.json: what families' open functions share. */
+/* Prefixes, shapes and configurations: what families' open functions share. */
 #include "models/source.h"
 
 #include "base/memory.h"
@@ -96,11 +96,56 @@ static enum shoal_status read_config(
     return SHOAL_OK;
 }
 
-static enum shoal_status source_init(struct source *s, const struct checkpoint *checkpoint,
-    const char *key, const char *config_path, const char *type_key, const char *type,
-    struct shoal_error *error)
+/* One value of the metadata becomes a member of the config, which may have it already. */
+static enum shoal_status take_metadata(
+    struct source *s, const char *type, const struct source_key *key, struct shoal_error *error)
 {
-    const struct checkpoint_tensor *tensor = source_probe(checkpoint, key);
+    const json_t *said = json_object_get(s->config, key->config);
+    char name[128];
+    json_t *value;
+
+    snprintf(name, sizeof name, "%s.%s", type, key->gguf);
+    TRY(checkpoint_value(s->checkpoint, name, &value, error));
+    if (!value) return SHOAL_OK;
+    if (json_is_number(said) && json_is_number(value) &&
+        (float)json_number_value(said) != (float)json_number_value(value)) {
+        double number = json_number_value(value);
+
+        json_decref(value);
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s says \"%s\": %g, but %s in %s is %g: they are not of the same model",
+            s->config_path, key->config, json_number_value(said), name,
+            checkpoint_path(s->checkpoint), number);
+    }
+    if (json_object_set_new(s->config, key->config, value)) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+/* A GGUF file's metadata go over what a config.json says, which must agree. */
+static enum shoal_status read_metadata(
+    struct source *s, const struct source_family *family, struct shoal_error *error)
+{
+    const char *type = checkpoint_metadata(s->checkpoint, "general.architecture");
+    char shown[JSON_SHOWN_BYTES];
+
+    if (!type || !family->gguf_type) return SHOAL_OK;
+    if (strcmp(type, family->gguf_type) != 0)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "%s: general.architecture is \"%s\", but its tensors are named as those of \"%s\", "
+            "which this build runs",
+            checkpoint_path(s->checkpoint), json_show(shown, type), family->gguf_type);
+    if (!s->config) s->config = json_object();
+    if (!s->config) FAIL_MEMORY(error);
+    for (const struct source_key *key = family->gguf_keys; key->config; key++)
+        TRY(take_metadata(s, type, key, error));
+    if (!s->config_path) s->config_path = checkpoint_path(s->checkpoint);
+    return SHOAL_OK;
+}
+
+static enum shoal_status source_init(struct source *s, const struct source_family *family,
+    const struct checkpoint *checkpoint, const char *config_path, struct shoal_error *error)
+{
+    const struct checkpoint_tensor *tensor = source_probe(checkpoint, family->key);
 
     *s = (struct source){
         .checkpoint = checkpoint,
@@ -108,13 +153,14 @@ static enum shoal_status source_init(struct source *s, const struct checkpoint *
         .error = error,
     };
     if (!tensor)
-        FAIL(error, SHOAL_E_MISSING, "%s: tensor %s is missing", checkpoint_path(checkpoint), key);
+        FAIL(error, SHOAL_E_MISSING, "%s: tensor %s is missing", checkpoint_path(checkpoint),
+            family->key);
     s->prefix = mem_strdup(tensor->name);
     if (!s->prefix) FAIL_MEMORY(error);
-    s->prefix[strlen(tensor->name) - strlen(key)] = 0;
+    s->prefix[strlen(tensor->name) - strlen(family->key)] = 0;
     TRY(refuse_quantised(s, error));
-    if (config_path) TRY(read_config(s, type_key, type, error));
-    return SHOAL_OK;
+    if (config_path) TRY(read_config(s, family->type_key, family->type, error));
+    return read_metadata(s, family, error);
 }
 
 static void source_fini(struct source *s)
@@ -294,8 +340,7 @@ enum shoal_status source_open(const struct source_family *family,
 
     *model = NULL;
     if (!config) FAIL_MEMORY(error);
-    TRY_OR_FAIL(source_init(
-        &source, checkpoint, family->key, config_path, family->type_key, family->type, error));
+    TRY_OR_FAIL(source_init(&source, family, checkpoint, config_path, error));
     family->read_config(&source, config);
     TRY_OR_FAIL(source.status);
     builder_begin(&b, family->name, config, checkpoint, source.prefix, error);

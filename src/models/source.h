@@ -1,6 +1,7 @@
 /*
  * What a model is opened from: the tensors of a checkpoint under a prefix, and perhaps a
- * config.json. Shapes say most of a configuration; the file says the rest and must agree.
+ * config.json or a GGUF file's metadata. Shapes say most of a configuration; these say the rest and
+ * must agree.
  */
 #ifndef MODELS_SOURCE_H
 #define MODELS_SOURCE_H
@@ -12,7 +13,7 @@
 struct source {
     const struct checkpoint *checkpoint;
     char *prefix;            /* owned */
-    const char *config_path; /* NULL: none */
+    const char *config_path; /* NULL: none; for metadata, the checkpoint's */
     json_t *config;
     struct shoal_error *error;
     enum shoal_status status; /* the first failure of the calls that return none */
@@ -22,12 +23,20 @@ struct source {
  * shortest prefix. NULL: none. */
 const struct checkpoint_tensor *source_probe(const struct checkpoint *checkpoint, const char *key);
 
+/* A member of the config, and what a GGUF file's metadata call it after "ARCHITECTURE.". */
+struct source_key {
+    const char *config, *gguf;
+};
+
 /* How a family's models are opened. */
 struct source_family {
     const char *name; /* of the family */
     const char *key;  /* a tensor that the model has: what stands before it is the prefix */
     const char *type_key, *type; /* what the config's "_class_name", say, must be if it is there */
-    size_t config_bytes;         /* of the family's own struct, zeroed before read_config */
+    /* What general.architecture must be in a GGUF file, and what then is the config; or NULL. */
+    const char *gguf_type;
+    const struct source_key *gguf_keys; /* up to one whose members are NULL */
+    size_t config_bytes;                /* of the family's own struct, zeroed before read_config */
     void (*read_config)(struct source *source, void *config);
     void (*build)(struct model_builder *builder, const void *config);
 };

@@ -105,6 +105,57 @@ static void test_packing(void **state)
     end(&f);
 }
 
+/* Parts of one type are one weight, and parts of several are as many. */
+static void test_stack(void **state)
+{
+    const int64_t rows[] = {4, 2, 2};
+    struct fixture f;
+    const struct weight *w;
+
+    (void)state;
+    begin(&f);
+    builder_block(&f.builder, NULL, 0, "a", "");
+    builder_stack(&f.builder, "a.q.weight+a.k.weight+a.v.weight|b.qkv.weight", rows, 3, 8);
+    builder_stack(&f.builder, "b.qkv.weight", rows, 3, 8);
+    builder_stack(&f.builder, "c.half.weight+/a.k.weight+a.v.weight|b.qkv.weight", rows, 3, 8);
+    finish(&f);
+    assert_non_null(f.model);
+    assert_int_equal(f.model->blocks[0].weight_count, 9);
+    w = f.model->blocks[0].weights;
+    assert_int_equal(w[0].rows, 8);
+    assert_int_equal(w[0].piece_count, 3);
+    assert_int_equal(w[0].bytes, 128);
+    assert_string_equal(w[0].name, "a.q.weight+a.k.weight+a.v.weight");
+    for (int i = 1; i < 6; i += i == 2 ? 2 : 1) {
+        assert_int_equal(w[i].rows, 0);
+        assert_int_equal(w[i].bytes, 0);
+        assert_int_equal(w[i].piece_count, 0);
+    }
+    assert_string_equal(w[1].name, "a.k.weight");
+    assert_int_equal(w[3].rows, 8);
+    assert_int_equal(w[3].dtype, DTYPE_F32);
+    for (int i = 6; i < 9; i++) {
+        assert_int_equal(w[i].rows, rows[i - 6]);
+        assert_int_equal(w[i].piece_count, 1);
+        assert_int_equal(w[i].offset, 512 + 256 * (i - 6));
+        assert_int_equal(w[i].dtype, i == 6 ? DTYPE_F16 : DTYPE_BF16);
+    }
+    assert_string_equal(w[6].name, "c.half.weight");
+    assert_string_equal(w[8].name, "a.v.weight");
+    assert_string_equal(w[8].pieces[0]->name, "m.a.v.weight");
+    assert_int_equal(f.model->blocks[0].bytes, 512 + 3 * 256);
+    end(&f);
+
+    begin(&f);
+    builder_block(&f.builder, NULL, 0, "a", "");
+    builder_stack(
+        &f.builder, "c.half.weight+a.k.weight+a.v.weight", (const int64_t[]){4, 1, 3}, 3, 8);
+    finish(&f);
+    assert_int_equal(f.error.status, SHOAL_E_FORMAT);
+    assert_says(&f, "m.a.k.weight is [2, 8]");
+    end(&f);
+}
+
 static void test_missing(void **state)
 {
     struct fixture f;
@@ -184,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_stack),
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_too_many_passes),

@@ -92,7 +92,7 @@ static void attention_whole(struct bench *b, struct matrix hidden, const struct 
     struct matrix q = matrix_cols(qkv, 0, q_dim), k = matrix_cols(qkv, q_dim, kv_dim);
 
     ops->rms_norm(b->stream, normed, hidden, l->norm, l->scale, l->eps);
-    ops->linear(b->stream, qkv, normed, l->qkv, MATRIX_NONE);
+    ops->linear(b->stream, qkv, normed, l->qkv[0], MATRIX_NONE);
     ops->rms_norm(b->stream, q, q, l->q_norm, MATRIX_NONE, l->head_eps);
     ops->rms_norm(b->stream, k, k, l->k_norm, MATRIX_NONE, l->head_eps);
     ops->rope(b->stream, q, l->rope, l->layout);
@@ -121,11 +121,11 @@ static void check_attention(int64_t tokens, bool causal, bool modulated)
         .causal = causal,
     };
     int64_t dim = 24;
-    struct matrix hidden, want;
+    struct matrix hidden, want, again;
 
     bench_open(&b);
     l.norm = random_matrix(&b, 1, dim, 1);
-    l.qkv = random_matrix(&b, 8 * 8, dim, 0.5f);
+    l.qkv[0] = random_matrix(&b, 8 * 8, dim, 0.5f);
     l.q_norm = random_matrix(&b, 1, 8, 1);
     l.k_norm = random_matrix(&b, 1, 8, 1);
     l.out = random_matrix(&b, dim, 32, 0.3f);
@@ -138,8 +138,16 @@ static void check_attention(int64_t tokens, bool causal, bool modulated)
     hidden = random_matrix(&b, tokens, dim, 2);
     want = copy_of(&b, hidden);
     attention_whole(&b, want, &l);
+    again = copy_of(&b, hidden);
     attention_add(&b.x, hidden, &l);
     assert_close(&b, hidden, want);
+    /* In parts of their own, q, k and v give the same bits. */
+    l.qkv[1] = matrix_rows(l.qkv[0], 32, 16);
+    l.qkv[2] = matrix_rows(l.qkv[0], 48, 16);
+    l.qkv[0].rows = 32;
+    attention_add(&b.x, again, &l);
+    assert_memory_equal((void *)(uintptr_t)again.addr, (void *)(uintptr_t)hidden.addr,
+        (size_t)(tokens * dim) * sizeof(float));
     bench_close(&b);
 }
 

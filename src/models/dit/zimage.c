@@ -43,6 +43,7 @@ enum {
 enum {
     LAYER_NORM1,
     LAYER_QKV,
+    LAYER_QKV_LAST = LAYER_QKV + ATTENTION_PARTS - 1,
     LAYER_Q_NORM,
     LAYER_K_NORM,
     LAYER_OUT,
@@ -73,7 +74,7 @@ static struct attention_layer attention_of(
         .eps = config->norm_eps,
         .head_eps = HEAD_NORM_EPS,
         .norm = weights[LAYER_NORM1],
-        .qkv = weights[LAYER_QKV],
+        .qkv = {weights[LAYER_QKV], weights[LAYER_QKV + 1], weights[LAYER_QKV + 2]},
         .q_norm = weights[LAYER_Q_NORM],
         .k_norm = weights[LAYER_K_NORM],
         .out = weights[LAYER_OUT],
@@ -443,10 +444,10 @@ static void build_layers(struct model_builder *b, const struct zimage_config *c,
         snprintf(key_prefix, sizeof key_prefix, "%s.%d.", group, (int)i);
         builder_block(b, forward, i, name, key_prefix);
         builder_weight(b, "attention_norm1.weight", 1, c->dim);
-        builder_weight(b,
+        builder_stack(b,
             "attention.to_q.weight+attention.to_k.weight+attention.to_v.weight|attention.qkv."
             "weight",
-            3 * c->dim, c->dim);
+            (const int64_t[]){c->dim, c->dim, c->dim}, ATTENTION_PARTS, c->dim);
         builder_weight(b, "attention.norm_q.weight|attention.q_norm.weight", 1, c->head_dim);
         builder_weight(b, "attention.norm_k.weight|attention.k_norm.weight", 1, c->head_dim);
         builder_weight(b, "attention.to_out.0.weight|attention.out.weight", c->dim, c->dim);

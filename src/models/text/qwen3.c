@@ -22,6 +22,7 @@
 enum {
     LAYER_NORM1,
     LAYER_QKV,
+    LAYER_QKV_LAST = LAYER_QKV + ATTENTION_PARTS - 1,
     LAYER_Q_NORM,
     LAYER_K_NORM,
     LAYER_OUT,
@@ -63,7 +64,7 @@ static void layer_forward(
         .eps = config->norm_eps,
         .head_eps = config->norm_eps,
         .norm = weights[LAYER_NORM1],
-        .qkv = weights[LAYER_QKV],
+        .qkv = {weights[LAYER_QKV], weights[LAYER_QKV + 1], weights[LAYER_QKV + 2]},
         .q_norm = weights[LAYER_Q_NORM],
         .k_norm = weights[LAYER_K_NORM],
         .out = weights[LAYER_OUT],
@@ -244,13 +245,20 @@ static void check_embedding(struct source *s, const struct qwen3_config *c)
     char shown[SHAPE_TEXT_BYTES];
 
     if (s->status) return;
-    if (!dtype_computes(e->dtype) || e->shape.rank != 2 || e->shape.dim[1] != c->hidden)
+    if (!dtype_computes(e->dtype) || e->shape.rank != 2 || e->shape.dim[1] != c->hidden ||
+        c->hidden % dtype_block_elements(e->dtype))
         s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
-            "%s: tensor %s is %s %s, but must be F32, F16 or BF16 with %lld columns", e->file->path,
-            e->name, dtype_name(e->dtype), shape_format(shown, &e->shape), (long long)c->hidden);
+            "%s: tensor %s is %s %s, but must have %lld columns, of one of " DTYPES_COMPUTED_TEXT,
+            e->file->path, e->name, dtype_name(e->dtype), shape_format(shown, &e->shape),
+            (long long)c->hidden);
     else if (source_tensor(s, "layers.0.self_attn.q_proj.bias"))
         s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
             "%s: its attention has biases, which Qwen3's has not", checkpoint_path(s->checkpoint));
+    else if (checkpoint_find(s->checkpoint, "rope_freqs.weight"))
+        s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
+            "%s: tensor rope_freqs.weight scales rotary positions, which this build does not "
+            "compute",
+            checkpoint_path(s->checkpoint));
 }
 
 static void read_config(struct source *s, void *config)
@@ -273,7 +281,9 @@ static void read_config(struct source *s, void *config)
     source_agrees(s, "num_attention_heads", c->heads, "layers.0.self_attn.q_proj.weight");
     source_agrees(s, "num_key_value_heads", c->kv_heads, "layers.0.self_attn.k_proj.weight");
     source_agrees(s, "intermediate_size", c->ffn_dim, "layers.0.mlp.gate_proj.weight");
+    source_agrees(s, "value_dim", c->head_dim, "layers.0.self_attn.q_norm.weight");
     source_requires_text(s, "hidden_act", "silu");
+    source_requires_text(s, "rope_type", "none");
     source_requires_bool(s, "attention_bias", false);
     source_requires_bool(s, "use_sliding_window", false);
     if (!s->status &&
@@ -296,8 +306,8 @@ static void build(struct model_builder *b, const void *config)
         snprintf(key_prefix, sizeof key_prefix, "layers.%d.", (int)i);
         builder_block(b, layer_forward, i, name, key_prefix);
         builder_weight(b, "input_layernorm.weight", 1, c->hidden);
-        builder_weight(b, "self_attn.q_proj.weight+self_attn.k_proj.weight+self_attn.v_proj.weight",
-            q_dim + 2 * kv_dim, c->hidden);
+        builder_stack(b, "self_attn.q_proj.weight+self_attn.k_proj.weight+self_attn.v_proj.weight",
+            (const int64_t[]){q_dim, kv_dim, kv_dim}, ATTENTION_PARTS, c->hidden);
         builder_weight(b, "self_attn.q_norm.weight", 1, c->head_dim);
         builder_weight(b, "self_attn.k_norm.weight", 1, c->head_dim);
         builder_weight(b, "self_attn.o_proj.weight", c->hidden, q_dim);
@@ -313,6 +323,21 @@ static void build(struct model_builder *b, const void *config)
                         .end = encode_end});
 }
 
+static const struct source_key gguf_keys[] = {
+    {"num_hidden_layers", "block_count"},
+    {"hidden_size", "embedding_length"},
+    {"intermediate_size", "feed_forward_length"},
+    {"num_attention_heads", "attention.head_count"},
+    {"num_key_value_heads", "attention.head_count_kv"},
+    {"head_dim", "attention.key_length"},
+    {"value_dim", "attention.value_length"},
+    {"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
+    {"rope_theta", "rope.freq_base"},
+    {"rope_type", "rope.scaling.type"},
+    {"vocab_size", "vocab_size"},
+    {NULL, NULL},
+};
+
 enum shoal_status qwen3_open(const struct checkpoint *checkpoint, const char *config_path,
     struct model **model, struct shoal_error *error)
 {
@@ -321,6 +346,8 @@ enum shoal_status qwen3_open(const struct checkpoint *checkpoint, const char *co
         .key = "layers.0.self_attn.q_norm.weight",
         .type_key = "model_type",
         .type = "qwen3",
+        .gguf_type = "qwen3",
+        .gguf_keys = gguf_keys,
         .config_bytes = sizeof(struct qwen3_config),
         .read_config = read_config,
         .build = build,

@@ -7,6 +7,7 @@
 #include "models/dit/zimage.h"
 #include "models/text/qwen3.h"
 #include "models/vae/klvae.h"
+#include "tokenizer/gguf_vocab.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -117,7 +118,40 @@ static enum shoal_status probe(
     return SHOAL_OK;
 }
 
-/* tokenizer.json: where it was said to be, in the model's folder, or near the text encoder. */
+/* The vocabulary in the text encoder's own metadata. */
+static enum shoal_status open_vocab(
+    const struct checkpoint *text, struct tokenizer **tokenizer, struct shoal_error *error)
+{
+    struct gguf_vocab vocab = {0};
+    enum shoal_status status;
+
+#define READ_KEY(member, key)                                                                      \
+    TRY_OR_FAIL(checkpoint_value(text, "tokenizer.ggml." key, &vocab.member, error));
+#define DROP_KEY(member, key) json_decref(vocab.member);
+    GGUF_VOCAB_KEYS(READ_KEY)
+    status = tokenizer_from_gguf(&vocab, checkpoint_path(text), tokenizer, error);
+fail:
+    GGUF_VOCAB_KEYS(DROP_KEY)
+    return status;
+}
+
+/* The tokenizer that a GGUF text encoder brings: a whole tokenizer.json, or a vocabulary. */
+static enum shoal_status open_own_tokenizer(struct shoal_model *model, struct shoal_error *error)
+{
+    const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
+    const char *json = checkpoint_metadata(text, "tokenizer.huggingface.json");
+
+    if (json)
+        return tokenizer_parse(json, strlen(json), checkpoint_path(text), &model->tokenizer, error);
+    if (checkpoint_metadata(text, "tokenizer.ggml.model"))
+        return open_vocab(text, &model->tokenizer, error);
+    FAIL(error, SHOAL_E_MISSING,
+        "no tokenizer: tokenizer.json is neither in the model's folder nor in tokenizer/, and the "
+        "text encoder brings none; name it with --tokenizer");
+}
+
+/* tokenizer.json: where it was said to be, in the model's folder, or near the text encoder; else
+ * the text encoder's own. */
 static enum shoal_status open_tokenizer(
     const struct shoal_model_paths *paths, struct shoal_model *model, struct shoal_error *error)
 {
@@ -133,10 +167,7 @@ static enum shoal_status open_tokenizer(
         for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++)
             TRY(probe(folders[f], names[i], &path, &found, error));
     }
-    if (!found)
-        FAIL(error, SHOAL_E_MISSING,
-            "no tokenizer: tokenizer.json is neither in the model's folder nor in tokenizer/; name "
-            "it with --tokenizer");
+    if (!found) return open_own_tokenizer(model, error);
     enum shoal_status status = tokenizer_open(path, &model->tokenizer, error);
 
     mem_free(path);

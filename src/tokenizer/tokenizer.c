@@ -146,27 +146,14 @@ static enum shoal_status read_all(
         &t->normalizer, error);
 }
 
-enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *label,
-    struct tokenizer **tokenizer, struct shoal_error *error)
+enum shoal_status tokenizer_from_json(
+    const json_t *root, const char *label, struct tokenizer **tokenizer, struct shoal_error *error)
 {
     struct tokenizer *t = mem_calloc(1, sizeof *t);
     enum shoal_status status;
-    json_error_t where;
-    json_t *root;
 
     if (!t) FAIL_MEMORY(error);
-    root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &where);
-    if (!root) {
-        /* jansson says nothing at all in most places where it runs out of memory. */
-        bool memory = !where.text[0] || json_error_code(&where) == json_error_out_of_memory;
-
-        tokenizer_close(&t);
-        if (memory) FAIL_MEMORY(error);
-        FAIL(error, SHOAL_E_FORMAT, "%s: not valid JSON at line %d: %s", label, where.line,
-            where.text);
-    }
     status = read_all(t, root, error);
-    json_decref(root);
     if (status) {
         error_prefix(error, "%s: ", label);
         tokenizer_close(&t);
@@ -174,6 +161,26 @@ enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *la
     }
     *tokenizer = t;
     return SHOAL_OK;
+}
+
+enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *label,
+    struct tokenizer **tokenizer, struct shoal_error *error)
+{
+    enum shoal_status status;
+    json_error_t where;
+    json_t *root;
+
+    root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &where);
+    if (!root) {
+        /* jansson says nothing at all in most places where it runs out of memory. */
+        if (!where.text[0] || json_error_code(&where) == json_error_out_of_memory)
+            FAIL_MEMORY(error);
+        FAIL(error, SHOAL_E_FORMAT, "%s: not valid JSON at line %d: %s", label, where.line,
+            where.text);
+    }
+    status = tokenizer_from_json(root, label, tokenizer, error);
+    json_decref(root);
+    return status;
 }
 
 enum shoal_status tokenizer_open(

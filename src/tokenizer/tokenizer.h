@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 
+#include <jansson.h>
+
 #define TOKENIZER_MAX_FILE (128u << 20)
 #define TOKENIZER_MAX_TEXT (32u << 10) /* bytes of text to encode */
 #define TOKENIZER_MAX_IDS (1 << 22)
@@ -22,6 +24,10 @@ enum shoal_status tokenizer_open(
 
 /* The same from memory; `label` stands for the path in messages. */
 enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *label,
+    struct tokenizer **tokenizer, struct shoal_error *error) SHOAL_CHECKED;
+
+/* The same from parsed JSON, which stays the caller's. */
+enum shoal_status tokenizer_from_json(const json_t *root, const char *label,
     struct tokenizer **tokenizer, struct shoal_error *error) SHOAL_CHECKED;
 
 void tokenizer_close(struct tokenizer **tokenizer);

@@ -83,6 +83,9 @@ static enum shoal_status checkpoint_json(
         (json_int_t)checkpoint_count(checkpoint), "bytes", (json_int_t)bytes, "dtypes",
         dtypes_json(checkpoint), "parts", parts);
     if (!*object) status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+    if (!status && (checkpoint_metadata(checkpoint, "tokenizer.ggml.model") ||
+                       checkpoint_metadata(checkpoint, "tokenizer.huggingface.json")))
+        json_object_set_new(*object, "tokenizer", json_true());
 fail:
     json_decref(parts);
     mem_free(config);
@@ -98,7 +101,7 @@ static const char *const model_folders[] = {
 /* A model's folder: every part's folder that is there, and what a model needs that is not. */
 static enum shoal_status model_json(const char *path, json_t *checkpoints, json_t *missing)
 {
-    bool kinds[FAMILY_KINDS] = {false};
+    bool kinds[FAMILY_KINDS] = {false}, has_tokenizer = false;
 
     for (size_t i = 0; i < sizeof model_folders / sizeof *model_folders; i++) {
         struct shoal_error problem = {0};
@@ -117,6 +120,7 @@ static enum shoal_status model_json(const char *path, json_t *checkpoints, json_
     for (size_t i = 0; i < json_array_size(checkpoints); i++) {
         const json_t *parts = json_object_get(json_array_get(checkpoints, i), "parts");
 
+        if (json_object_get(json_array_get(checkpoints, i), "tokenizer")) has_tokenizer = true;
         for (size_t k = 0; k < json_array_size(parts); k++)
             for (int kind = 0; kind < FAMILY_KINDS; kind++)
                 if (!strcmp(json_string_value(json_object_get(json_array_get(parts, k), "kind")),
@@ -129,7 +133,7 @@ static enum shoal_status model_json(const char *path, json_t *checkpoints, json_
     char *tokenizer = mem_format("%s/tokenizer/tokenizer.json", path);
 
     if (!tokenizer) return SHOAL_E_MEMORY;
-    if (file_kind(tokenizer) != FILE_REGULAR)
+    if (file_kind(tokenizer) != FILE_REGULAR && !has_tokenizer)
         json_array_append_new(missing, json_string("tokenizer (tokenizer/tokenizer.json)"));
     mem_free(tokenizer);
     return SHOAL_OK;
@@ -200,6 +204,7 @@ static void checkpoint_text(const json_t *object, struct text *t)
     json_object_foreach(json_object_get(object, "dtypes"), dtype, bytes)
         text_append(t, ", %s %s", dtype, size_format(size, (uint64_t)json_integer_value(bytes)));
     text_append(t, "\n");
+    if (json_object_get(object, "tokenizer")) text_append(t, "  a tokenizer in its metadata\n");
     if (!json_array_size(parts)) text_append(t, "  no family that shoal knows\n");
     for (size_t i = 0; i < json_array_size(parts); i++)
         part_text(json_array_get(parts, i), t);

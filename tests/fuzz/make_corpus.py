@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of the fuzz targets: small valid files and every hostile case we know.
 
-    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,index,tokenizer,wire}
+    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,gguf,index,tokenizer,wire}
 
 The files are committed; tests/unit/test_fuzz_corpus.c replays them. What a fuzzer finds is added by
 hand, under a name that says what it was.
@@ -125,6 +125,126 @@ def safetensors():
     yield "trailing_no_tensors", pack({}, bytes(1))
     yield "truncated", pack({"a": tensor()}, bytes(7))
     yield "truncated_all", pack({"a": tensor()})
+
+
+U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
+Q8_0, Q4_K, IQ4_XS, BF16 = 8, 12, 23, 30
+FORMATS = "BbHhIif?__Qqd"
+
+
+def text(value):
+    value = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(value)) + value
+
+
+def value(kind, content):
+    if kind == STRING:
+        return text(content)
+    if kind == ARRAY:
+        item, items = content
+        return struct.pack("<IQ", item, len(items)) + b"".join(value(item, i) for i in items)
+    return struct.pack("<" + FORMATS[kind], content)
+
+
+def pair(key, kind, content):
+    return text(key) + struct.pack("<I", kind) + value(kind, content)
+
+
+def info(name, dims=(4,), kind=0, offset=0):
+    return text(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) + struct.pack(
+        "<IQ", kind, offset)
+
+
+def gguf_of(pairs=(), tensors=(), data=b"", version=3, counts=None, align=32):
+    head = b"GGUF" + struct.pack("<IQQ", version, *(counts or (len(tensors), len(pairs))))
+    head += b"".join(pairs) + b"".join(tensors)
+    return head + bytes(-len(head) % align) + data
+
+
+def gguf():
+    one = [info("a")]
+    yield "good_one", gguf_of(tensors=one, data=bytes(16))
+    yield "good_none", gguf_of()
+    yield "good_v2", gguf_of(tensors=one, data=bytes(16), version=2)
+    yield "good_scalar", gguf_of(tensors=[info("a", ())], data=bytes(4))
+    yield "good_types", gguf_of([pair(f"of.{k}", k, 1) for k in range(13) if k not in (STRING, ARRAY)] + [
+        pair("s", STRING, "caf\u00e9"), pair("empty", STRING, "")], one, bytes(16))
+    yield "good_arrays", gguf_of([pair("a", ARRAY, (STRING, ["x", "", "yz"])), pair("b", ARRAY, (F64, [1.5])),
+                                  pair("c", ARRAY, (BOOL, [])), pair("d", ARRAY, (U64, [2**64 - 1]))])
+    yield "good_quantised", gguf_of(tensors=[
+        info("a", (32, 2), Q8_0), info("b", (256,), Q4_K, 96), info("c", (256,), IQ4_XS, 256),
+        info("d", (2,), BF16, 416)], data=bytes(480))
+    yield "good_alignment", gguf_of([pair("general.alignment", U32, 64)], [info("a"), info("b", offset=64)],
+                                    bytes(128), align=64)
+    yield "good_shape", gguf_of([pair("comfy.gguf.orig_shape.a", ARRAY, (I32, [1, 2, 2]))], one, bytes(16))
+    yield "good_names", gguf_of(tensors=[info("blk.3.attn_q.weight"), info("token_embd.weight", offset=32),
+                                         info("output.weight", offset=64), info("blk.", offset=96),
+                                         info("blk.9", offset=128)], data=bytes(160))
+    yield "good_trailing", gguf_of(tensors=one, data=bytes(100))
+    yield "good_order", gguf_of(tensors=[info("a", offset=32), info("b")], data=bytes(48))
+    yield "good_tokenizer", gguf_of([
+        pair("general.architecture", STRING, "qwen3"), pair("tokenizer.ggml.model", STRING, "gpt2"),
+        pair("tokenizer.ggml.tokens", ARRAY, (STRING, ["a", "b", "ab"])),
+        pair("tokenizer.ggml.token_type", ARRAY, (I32, [1, 1, 1])),
+        pair("tokenizer.ggml.merges", ARRAY, (STRING, ["a b"]))])
+
+    yield "empty", b""
+    yield "magic_only", b"GGUF"
+    yield "cut_counts", gguf_of()[:20]
+    yield "cut_pair", gguf_of([pair("a", STRING, "abcdef")])[:40]
+    yield "cut_info", gguf_of(tensors=one)[:40]
+    yield "cut_data", gguf_of(tensors=one, data=bytes(15))
+    yield "magic_other", b"GGML" + gguf_of()[4:]
+    for version in (0, 1, 4, 99, 2**31):
+        yield f"version_{version}", gguf_of(version=version)
+    yield "big_endian", b"GGUF" + struct.pack(">IQQ", 3, 0, 0)
+    yield "counts_tensors", gguf_of(counts=(2**64 - 1, 0))
+    yield "counts_pairs", gguf_of(counts=(0, 2**64 - 1))
+    yield "counts_few", gguf_of(tensors=one, data=bytes(16), counts=(0, 0))
+    yield "key_long", gguf_of([pair("k" * 2000, U8, 1)])
+    yield "key_empty", gguf_of([pair("", U8, 1)])
+    yield "key_control", gguf_of([pair("a\x1b[2J", U8, 1)])
+    yield "key_nul", gguf_of([pair("a\0b", U8, 1)])
+    yield "key_utf8", gguf_of([pair(b"\xff", U8, 1)])
+    yield "key_twice", gguf_of([pair("a", U8, 1), pair("a", U8, 2)])
+    yield "type_unknown", gguf_of([text("a") + struct.pack("<I", 13)])
+    yield "bool_2", gguf_of([text("a") + struct.pack("<IB", BOOL, 2)])
+    yield "bool_array", gguf_of([text("a") + struct.pack("<IIQ", ARRAY, BOOL, 3) + b"\0\1\7"])
+    yield "string_huge", gguf_of([text("a") + struct.pack("<IQ", STRING, 2**64 - 1)])
+    yield "string_utf8", gguf_of([pair("a", STRING, b"\xff\xfe"), pair("b", ARRAY, (STRING, [b"\xc0"]))])
+    yield "string_nul", gguf_of([pair("a", STRING, "x\0y")])
+    yield "number_nan", gguf_of([pair("a", F32, float("nan")), pair("b", F64, float("inf"))])
+    yield "array_nested", gguf_of([text("a") + struct.pack("<IIQ", ARRAY, ARRAY, 1) + struct.pack("<IQ", U8, 0)])
+    yield "array_huge", gguf_of([text("a") + struct.pack("<IIQ", ARRAY, U64, 2**61)])
+    yield "array_overflow", gguf_of([text("a") + struct.pack("<IIQ", ARRAY, U64, 2**61 + 1)])
+    yield "array_strings_huge", gguf_of([text("a") + struct.pack("<IIQ", ARRAY, STRING, 2**64 - 1)])
+    for alignment in (0, 1, 4, 48, 2**31):
+        yield f"alignment_{alignment}", gguf_of([pair("general.alignment", U32, alignment)], one, bytes(16))
+    yield "alignment_type", gguf_of([pair("general.alignment", U64, 32)], one, bytes(16))
+    yield "split", gguf_of([pair("split.count", U16, 2)])
+    yield "name_twice", gguf_of(tensors=[info("a"), info("a", offset=32)], data=bytes(48))
+    yield "name_twice_renamed", gguf_of(tensors=[info("output.weight"), info("lm_head.weight", offset=32)],
+                                        data=bytes(48))
+    yield "name_control", gguf_of(tensors=[info("a\n")], data=bytes(16))
+    yield "rank_9", gguf_of(tensors=[info("a", (1,) * 9)], data=bytes(16))
+    yield "rank_huge", gguf_of(tensors=[text("a") + struct.pack("<I", 2**32 - 1)])
+    yield "dim_0", gguf_of(tensors=[info("a", (4, 0))], data=bytes(16))
+    yield "dim_sign", gguf_of(tensors=[info("a", (2**63,))], data=bytes(16))
+    yield "dims_overflow", gguf_of(tensors=[info("a", (2**32, 2**32))], data=bytes(16))
+    yield "dims_overflow_bytes", gguf_of(tensors=[info("a", (2**62,))], data=bytes(16))
+    yield "blocks_cut", gguf_of(tensors=[info("a", (48, 2), Q8_0)], data=bytes(102))
+    yield "kind_removed", gguf_of(tensors=[info("a", kind=4)], data=bytes(16))
+    yield "kind_unknown", gguf_of(tensors=[info("a", kind=2**32 - 1)], data=bytes(16))
+    yield "offset_odd", gguf_of(tensors=[info("a", offset=4)], data=bytes(32))
+    yield "offset_huge", gguf_of(tensors=[info("a", offset=2**64 - 32)], data=bytes(32))
+    yield "overlap", gguf_of(tensors=[info("a", (16,)), info("b", offset=32)], data=bytes(64))
+    yield "overlap_same", gguf_of(tensors=[info("a"), info("b")], data=bytes(32))
+    yield "hole", gguf_of(tensors=[info("a"), info("b", offset=64)], data=bytes(96))
+    yield "hole_first", gguf_of(tensors=[info("a", offset=32)], data=bytes(64))
+    yield "shape_type", gguf_of([pair("comfy.gguf.orig_shape.a", STRING, "[4]")], one, bytes(16))
+    yield "shape_count", gguf_of([pair("comfy.gguf.orig_shape.a", ARRAY, (I32, [5]))], one, bytes(16))
+    yield "shape_negative", gguf_of([pair("comfy.gguf.orig_shape.a", ARRAY, (I32, [-2, -2]))], one, bytes(16))
+    yield "shape_long", gguf_of([pair("comfy.gguf.orig_shape.a", ARRAY, (I32, [1] * 8 + [4]))], one, bytes(16))
 
 
 def index_of(entries, **more):
@@ -375,7 +495,7 @@ def wire():
 
 
 def main():
-    for cases in (safetensors, index, tokenizer, wire):
+    for cases in (safetensors, gguf, index, tokenizer, wire):
         folder = CORPUS / cases.__name__
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in cases():

@@ -197,6 +197,12 @@ void gguf_quantise(void *to, enum dtype dtype, const float *from, int64_t count)
     uint8_t *b = to;
 
     for (int64_t i = 0; i < count; i += elements, b += bytes) {
+        if (elements == 1) {
+            uint16_t half = dtype == DTYPE_F16 ? f16_from_float(from[i]) : bf16_from_float(from[i]);
+
+            memcpy(b, dtype == DTYPE_F32 ? (const void *)&from[i] : &half, (size_t)bytes);
+            continue;
+        }
         if (dtype == DTYPE_Q8_0 || dtype == DTYPE_Q4_0 || dtype == DTYPE_Q5_1) {
             quantise_block(b, dtype, from + i);
             continue;

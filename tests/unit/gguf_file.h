@@ -38,8 +38,8 @@ enum shoal_status gguf_file_write(
 uint32_t gguf_number(enum dtype dtype);
 
 /*
- * `count` values, whole blocks, in Q8_0, Q4_0 or Q5_1 (the next best for any other type: random
- * bits with small scales, which say nothing of `from`).
+ * `count` values, whole blocks, in F32, F16, BF16, Q8_0, Q4_0 or Q5_1. For any other type random
+ * bits with finite scales, which say nothing of `from`.
  */
 void gguf_quantise(void *to, enum dtype dtype, const float *from, int64_t count);
 

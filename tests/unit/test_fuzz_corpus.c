@@ -12,6 +12,14 @@
 #undef LLVMFuzzerTestOneInput
 #undef require
 
+#define LLVMFuzzerTestOneInput fuzz_gguf
+#define require require_gguf
+#define check_tensors check_gguf_tensors
+#include "../fuzz/fuzz_gguf.c"
+#undef LLVMFuzzerTestOneInput
+#undef require
+#undef check_tensors
+
 #define LLVMFuzzerTestOneInput fuzz_index
 #define require require_index
 #include "../fuzz/fuzz_index.c"
@@ -59,6 +67,12 @@ static void test_safetensors(void **state)
     replay("safetensors", fuzz_safetensors);
 }
 
+static void test_gguf(void **state)
+{
+    (void)state;
+    replay("gguf", fuzz_gguf);
+}
+
 static void test_index(void **state)
 {
     (void)state;
@@ -81,6 +95,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_index),
         cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_wire),

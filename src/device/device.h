@@ -51,9 +51,10 @@ struct conv {
 
 /*
  * The compute table. Activations (x, y, q, k, v, out, a, b) are F32; weights (w, bias, gamma) are
- * of any computed type and are widened exactly, quantised ones as tensor/quant.h says. Sums are accumulated in F32 or wider. y may be x itself
- * (same address and stride) where "in place" is said; otherwise operands do not overlap. Operands
- * marked optional may be MATRIX_NONE. All vectors are [1, n].
+ * of any computed type and are widened exactly, quantised ones as tensor/quant.h says. Sums are
+ * accumulated in F32 or wider. y may be x itself (same address and stride) where "in place" is
+ * said; otherwise operands do not overlap. Operands marked optional may be MATRIX_NONE. All vectors
+ * are [1, n].
  */
 struct compute_ops {
     /* y[m, n] = x[m, k] w[n, k]^T + bias[n]; bias optional. */

@@ -49,7 +49,7 @@ void gguf_file_scalar(struct gguf_file *f, const char *key, enum gguf_type type,
     static const int bytes[GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
     begin_pair(f, key, type);
-    gguf_put_number(&f->pairs, bits, bytes[type]);
+    gguf_put_number(&f->pairs, bits, type < GGUF_TYPES ? bytes[type] : 0);
 }
 
 void gguf_file_f32(struct gguf_file *f, const char *key, float value)
@@ -208,6 +208,6 @@ void gguf_quantise(void *to, enum dtype dtype, const float *from, int64_t count)
             continue;
         }
         for (int64_t k = 0; k < bytes; k++)
-            b[k] = (uint8_t)(test_random(&state) & 0x3f);
+            b[k] = (uint8_t)(test_random(&state) & 0x1f);
     }
 }

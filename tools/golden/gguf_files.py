@@ -41,7 +41,7 @@ def finish(writer):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    print(f"{writer.path.name if hasattr(writer.path, 'name') else writer.path}")
+    print(writer.path.name)
 
 
 def quants():

@@ -8,6 +8,7 @@ ROOT = HERE.parent.parent
 MINI = ROOT / "models" / "shoal-mini"
 
 SCRIPTS = {
+    "gguf_files": [],
     "noise": [],
     "scheduler": [],
     "tokenizer": ["--mini", MINI / "tokenizer" / "tokenizer.json"],

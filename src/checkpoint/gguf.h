@@ -13,8 +13,8 @@
 #include "checkpoint/checkpoint.h"
 
 #define GGUF_MAGIC_BYTES 4
-#define GGUF_MAX_HEADER_BYTES 100000000u /* ours; the metadata of big vocabularies is 1/10 of it   \
-                                          */
+/* Ours; the metadata of the largest vocabularies take a tenth of it. */
+#define GGUF_MAX_HEADER_BYTES 100000000u
 
 /* Of metadata values, by the format's numbers. */
 enum gguf_type {

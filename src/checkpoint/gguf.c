@@ -452,6 +452,7 @@ static enum shoal_status read_tensor(struct cursor *c, const struct gguf *parsed
     if (!shape_bytes(&tensor->shape, raw.dtype, &tensor->bytes))
         FAIL_TENSOR(c, &raw, SHOAL_E_FORMAT, "of shape %s and type %s is too big",
             shape_format(text, &tensor->shape), dtype_name(raw.dtype));
+    tensor->stored_bytes = tensor->bytes;
     if (raw.offset % alignment)
         FAIL_TENSOR(c, &raw, SHOAL_E_FORMAT,
             "has the offset %llu, which is no multiple of the alignment %llu", (ull)raw.offset,

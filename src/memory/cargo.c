@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/reader.h"
 #include "base/size.h"
+#include "tensor/quant.h"
 
 #include <stdlib.h>
 
@@ -197,39 +198,19 @@ enum shoal_status cargo_measure(
 
 /* ---- checking ---- */
 
-/* True if any value's exponent is all ones. Plain loops that compilers vectorise. */
-static bool has_nonfinite(const void *data, uint64_t bytes, enum dtype dtype)
-{
-    uint32_t found = 0;
-
-    if (dtype == DTYPE_F32) {
-        const uint32_t *value = data;
-
-        for (uint64_t i = 0; i < bytes / 4; i++)
-            found |= (value[i] & 0x7f800000u) == 0x7f800000u;
-    } else {
-        const uint16_t *value = data, mask = dtype == DTYPE_BF16 ? 0x7f80 : 0x7c00;
-        uint16_t any = 0;
-
-        for (uint64_t i = 0; i < bytes / 2; i++)
-            any |= (uint16_t)((value[i] & mask) == mask);
-        found = any;
-    }
-    return found != 0;
-}
-
 enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
     const char *data, struct shoal_error *error)
 {
     for (int32_t i = 0; i < chunk->copy_count; i++) {
         const struct cargo_copy *copy = &cargo->copies[chunk->first_copy + i];
         const struct checkpoint_tensor *tensor = cargo->parts[copy->part].tensor;
+        const uint64_t element =
+            (uint64_t)dtype_bytes(dtype_is_quantised(tensor->dtype) ? DTYPE_F16 : tensor->dtype, 1);
+        const uint64_t at = chunk->offset + copy->from - tensor->offset;
 
         /* A tensor that lies askew in its file is left to the check of the picture. */
-        if (tensor->packed || !dtype_computes(tensor->dtype) ||
-            tensor->offset % (dtype_bits(tensor->dtype) / 8))
-            continue;
-        if (has_nonfinite(data + copy->from, copy->bytes, tensor->dtype))
+        if (tensor->packed || tensor->offset % element) continue;
+        if (quant_has_nonfinite(data + copy->from, tensor->dtype, at, copy->bytes))
             FAIL(error, SHOAL_E_NUMERIC,
                 "%s: tensor %s (block %s) holds NaN or infinite values; the file is damaged or was "
                 "badly converted: get it again",

@@ -76,7 +76,7 @@ static void copy_cached(void *arg)
 /* An operand, filled with small numbers that no operation here turns into slow ones. */
 static struct matrix operand(struct bench *b, enum dtype dtype, int64_t rows, int64_t cols)
 {
-    uint64_t bytes = (uint64_t)(rows * cols) * dtype_bits(dtype) / 8;
+    uint64_t bytes = (uint64_t)dtype_bytes(dtype, rows * cols);
     device_addr addr = b->device->arena + TARGET_BYTES + b->arena_used;
 
     b->arena_used += size_align(bytes, 256);

@@ -207,10 +207,9 @@ static void unpack(
     for (int32_t i = 0; i < cargo->part_count; i++) {
         const struct cargo_part *part = &cargo->parts[i];
         const struct checkpoint_tensor *tensor = part->tensor;
-        const struct weight *w = &cargo->block->weights[part->weight];
         struct matrix values = matrix_at(to + part->values_offset, tensor->dtype, 1, 0);
 
-        values.cols = values.stride = (int64_t)(tensor->bytes / (dtype_bits(w->dtype) / 8));
+        values.cols = values.stride = (int64_t)tensor->bytes / dtype_bytes(tensor->dtype, 1);
         if (tensor->packed)
             ops->compute->unpack(s->setup.compute, values, span + part->offset, part->bytes);
         else if (all || !plain_part(cargo, part->weight))

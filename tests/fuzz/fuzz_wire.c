@@ -25,7 +25,7 @@ static void *room(uint64_t bytes)
 /* Every path gives the same elements, which are returned. */
 static uint8_t *decode(const void *payload, struct wire_info info)
 {
-    uint64_t bytes = info.count * dtype_bits(info.dtype) / 8;
+    uint64_t bytes = (uint64_t)dtype_bytes(info.dtype, (int64_t)info.count);
     uint8_t *first = room(bytes), *other = room(bytes);
 
     wire_decode_reference(payload, 0, wire_tiles(info.count), first);
@@ -41,7 +41,8 @@ static uint8_t *decode(const void *payload, struct wire_info info)
 static void round_trip(const void *data, enum dtype dtype, uint64_t count)
 {
     struct shoal_error error = {0};
-    uint64_t bytes, bound = wire_bound(dtype, count), size = count * dtype_bits(dtype) / 8;
+    uint64_t bytes, bound = wire_bound(dtype, count),
+                    size = (uint64_t)dtype_bytes(dtype, (int64_t)count);
     uint8_t *first = room(bound), *other = room(bound), *got;
     struct wire_info info;
 
@@ -71,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (wire_check(copy, size, "f", &info, &error)) {
         require(error.status == SHOAL_E_FORMAT && error.text[0] == 'f');
         for (int i = 0; i < 3; i++)
-            round_trip(copy, dtypes[i], size * 8 / dtype_bits(dtypes[i]));
+            round_trip(copy, dtypes[i], size / (uint64_t)dtype_bytes(dtypes[i], 1));
     } else {
         elements = decode(copy, info);
         round_trip(elements, info.dtype, info.count);

@@ -58,7 +58,7 @@ static uint32_t narrow(enum dtype dtype, float value)
 
 static void put(enum dtype dtype, void *data, uint64_t i, float value)
 {
-    if (dtype_bits(dtype) == 16)
+    if (dtype_bytes(dtype, 1) == 2)
         ((uint16_t *)data)[i] = (uint16_t)narrow(dtype, value);
     else
         ((uint8_t *)data)[i] = (uint8_t)narrow(dtype, value);
@@ -109,12 +109,12 @@ static void gaussian_ratios(struct pool *pool)
         for (size_t d = 0; d < DTYPES_MEASURED; d++) {
             float scales[2] = {1, 448 / largest};
 
-            for (int s = 0; s < (dtype_bits(dtypes[d]) == 8 ? 2 : 1); s++) {
+            for (int s = 0; s < (dtype_bytes(dtypes[d], 1) == 1 ? 2 : 1); s++) {
                 for (int i = 0; i < COUNT; i++)
                     put(dtypes[d], data, (uint64_t)i, values[i] * scales[s]);
                 printf("  %s%s %.4f", dtype_name(dtypes[d]), s ? " scaled" : "",
                     (double)packed_bytes(pool, dtypes[d], data, COUNT) /
-                        (COUNT * dtype_bits(dtypes[d]) / 8));
+                        (uint64_t)dtype_bytes(dtypes[d], COUNT));
             }
         }
         printf("\n");
@@ -145,8 +145,8 @@ static void checkpoint_ratio(
         void *from, *data;
 
         if (!dtype_computes(tensor->dtype)) continue;
-        count = tensor->bytes * 8 / dtype_bits(tensor->dtype);
-        size = bytes = count * dtype_bits(dtype) / 8;
+        count = tensor->bytes / (uint64_t)dtype_bytes(tensor->dtype, 1);
+        size = bytes = (uint64_t)dtype_bytes(dtype, (int64_t)count);
         from = room(tensor->bytes);
         data = room(size);
         if (checkpoint_read(tensor, from, &error)) exit(1);
@@ -178,7 +178,7 @@ static void checkpoint_ratios(struct pool *pool, const char *path)
     }
     printf("%s:", path);
     for (size_t d = 0; d < DTYPES_MEASURED; d++)
-        for (int scaled = 0; scaled < (dtype_bits(dtypes[d]) == 8 ? 2 : 1); scaled++)
+        for (int scaled = 0; scaled < (dtype_bytes(dtypes[d], 1) == 1 ? 2 : 1); scaled++)
             checkpoint_ratio(pool, checkpoint, dtypes[d], scaled);
     printf("\n");
     checkpoint_close(&checkpoint);
@@ -221,12 +221,13 @@ static void decode_group(void *arg, int64_t index, int worker)
 
 static void rates(struct pool *pool, enum dtype dtype, uint64_t count)
 {
-    uint64_t size = count * dtype_bits(dtype) / 8, bound = wire_bound(dtype, count), bytes;
+    uint64_t size = (uint64_t)dtype_bytes(dtype, (int64_t)count), bound = wire_bound(dtype, count),
+             bytes;
     uint8_t *data = room(size), *payload = room(bound), *got = room(size);
     double one, all;
 
     for (uint64_t i = 0; i < count; i++)
-        put(dtype, data, i, (dtype_bits(dtype) == 8 ? 1 : 0.02f) * gaussian());
+        put(dtype, data, i, (dtype_bytes(dtype, 1) == 1 ? 1 : 0.02f) * gaussian());
     bytes = wire_encode(pool, dtype, data, count, payload);
     MEASURE(one, size, memcpy(got, data, size));
     printf("%s, %.0f MB: memcpy %.2f", dtype_name(dtype), (double)size * 1e-6, one);
@@ -240,7 +241,7 @@ static void rates(struct pool *pool, enum dtype dtype, uint64_t count)
     for (int i = 0; wire_path_at(i); i++) {
         const struct wire_path *path = wire_path_at(i);
         struct decoding d = {
-            path, payload, got, wire_tiles(count), (uint64_t)WIRE_TILE * dtype_bits(dtype) / 8};
+            path, payload, got, wire_tiles(count), (uint64_t)dtype_bytes(dtype, WIRE_TILE)};
 
         MEASURE(one, size, wire_encode_on(path, NULL, dtype, data, count, payload));
         MEASURE(all, size, wire_encode_on(path, pool, dtype, data, count, payload));

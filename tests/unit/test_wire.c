@@ -29,7 +29,7 @@ static void assert_survives(enum dtype dtype, const void *data, uint64_t count)
 {
     struct shoal_error error = {0};
     struct wire_info info;
-    uint64_t bytes, size = dtype_bits(dtype) / 8, tiles = wire_tiles(count);
+    uint64_t bytes, size = (uint64_t)dtype_bytes(dtype, 1), tiles = wire_tiles(count);
     uint8_t *payload = pack(dtype, data, count, &bytes), *got = wire_room(count * size);
 
     assert_ok(wire_check(payload, bytes, "here", &info, &error));
@@ -90,7 +90,7 @@ static double ratio(enum dtype dtype, const void *data, uint64_t count)
     uint64_t bytes;
 
     free(pack(dtype, data, count, &bytes));
-    return (double)bytes / (double)(count * dtype_bits(dtype) / 8);
+    return (double)bytes / (double)dtype_bytes(dtype, (int64_t)count);
 }
 
 static void test_sizes(void **state)
@@ -226,7 +226,7 @@ static bool try_payload(const uint8_t *payload, uint64_t bytes)
         free(copy);
         return false;
     }
-    size = info.count * dtype_bits(info.dtype) / 8;
+    size = (uint64_t)dtype_bytes(info.dtype, (int64_t)info.count);
     tiles = wire_tiles(info.count);
     got = wire_room(2 * size);
     wire_decode_reference(copy, 0, tiles, got);

@@ -41,7 +41,7 @@ static inline uint16_t wire_element(enum dtype dtype, float value)
 
 static inline void wire_put(enum dtype dtype, void *data, uint64_t i, uint16_t element)
 {
-    if (dtype_bits(dtype) == 16)
+    if (dtype_bytes(dtype, 1) == 2)
         ((uint16_t *)data)[i] = element;
     else
         ((uint8_t *)data)[i] = (uint8_t)element;
@@ -78,7 +78,7 @@ static inline void wire_fill(
         element = wire_element(dtype, scale * wire_gaussian());
         if (filling == FILL_BITS) element = (uint16_t)test_random(&seed);
         if (filling == FILL_CONSTANT) element = 0x3c3c;
-        if (filling == FILL_RARE) element = (uint16_t)(i << (dtype_bits(dtype) == 16 ? 7 : 2));
+        if (filling == FILL_RARE) element = (uint16_t)(i << (dtype_bytes(dtype, 1) == 2 ? 7 : 2));
         if (filling == FILL_ZEROS && test_random(&seed) % 4) element = 0;
         wire_put(dtype, data, i, element);
     }

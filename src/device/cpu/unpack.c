@@ -14,7 +14,7 @@ static void unpack_group(void *arg, int64_t index, int worker)
 {
     const struct unpack_job *job = arg;
     int64_t first = index * GROUP_TILES, tiles = least(job->tiles - first, GROUP_TILES);
-    int64_t tile_bytes = (int64_t)WIRE_TILE * dtype_bits(job->y.dtype) / 8;
+    int64_t tile_bytes = dtype_bytes(job->y.dtype, WIRE_TILE);
 
     (void)worker;
     wire_decode(job->payload, (uint64_t)first, (uint64_t)tiles,

@@ -204,17 +204,23 @@ static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
 struct run_output {
     struct job_output output; /* first */
     struct shoal_result *result;
+    struct real_stage *stage;
 };
 
 /* A decoded picture: checked, then rounded to bytes. */
 static enum shoal_status take_picture(
     struct job_output *output, int32_t index, struct shoal_error *error)
 {
-    struct shoal_result *r = ((struct run_output *)output)->result;
+    struct run_output *run = (struct run_output *)output;
+    struct shoal_result *r = run->result;
+    enum shoal_status status;
     char what[32];
 
     snprintf(what, sizeof what, "picture %d", index);
-    TRY(pixels_check(output->image, 3, r->height, r->width, what, error));
+    status = pixels_check(output->image, 3, r->height, r->width, what, error);
+    /* Weights whose copy failed make such numbers too; then that is what to tell. */
+    if (status) TRY(streamer_check(run->stage->streamer, error));
+    if (status) return status;
     pixels_from_planes(
         r->pixels + (size_t)index * r->pixel_bytes, output->image, r->height, r->width);
     return SHOAL_OK;
@@ -262,7 +268,7 @@ static enum shoal_status run_on(struct real_stage *r, struct device *device,
 {
     const struct job *job = &r->plan->job;
     struct run_output output = {
-        .output = {.latents = result->latents, .take = take_picture}, .result = result};
+        .output = {.latents = result->latents, .take = take_picture}, .result = result, .stage = r};
     struct stream *compute = NULL;
     enum shoal_status status;
 
@@ -284,8 +290,9 @@ fail:
     return status;
 }
 
-enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_callbacks *callbacks,
-    struct shoal_result **result, struct shoal_error *error)
+enum shoal_status run_on_device(const struct shoal_plan *plan, struct device *device,
+    const struct shoal_callbacks *callbacks, struct shoal_result **result,
+    struct shoal_error *error)
 {
     static const struct shoal_callbacks none;
     struct real_stage r = {.stage = {.lanes = plan->lanes,
@@ -300,8 +307,27 @@ enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_ca
         .plan = plan,
         .callbacks = callbacks ? callbacks : &none};
     struct shoal_result *new = NULL;
-    struct device *device = NULL;
     uint64_t start = clock_ns();
+    enum shoal_status status;
+
+    *result = NULL;
+    TRY(result_create(plan, &new, error));
+    if (plan->job.request.trace) TRY_OR_FAIL(trace_create(&new->trace, error));
+    r.trace = new->trace;
+    TRY_OR_FAIL(run_on(&r, device, new, error));
+    r.report.seconds = (double)(clock_ns() - start) * 1e-9;
+    new->report = r.report;
+    *result = new;
+    return SHOAL_OK;
+fail:
+    shoal_result_destroy(&new);
+    return status;
+}
+
+enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_callbacks *callbacks,
+    struct shoal_result **result, struct shoal_error *error)
+{
+    struct device *device = NULL;
     enum shoal_status status;
 
     *result = NULL;
@@ -309,18 +335,8 @@ enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_ca
         FAIL(error, SHOAL_E_INVALID, "the plan is for another machine (%s): it cannot run here",
             plan->rates.name);
     if (plan->refusal) FAIL(error, SHOAL_E_BUDGET, "%s", plan->refusal);
-    TRY(result_create(plan, &new, error));
-    if (plan->job.request.trace) TRY_OR_FAIL(trace_create(&new->trace, error));
-    r.trace = new->trace;
-    TRY_OR_FAIL(cpu_create(&device, CPU_KERNELS_FAST, plan->job.request.threads, error));
-    TRY_OR_FAIL(run_on(&r, device, new, error));
+    TRY(cpu_create(&device, CPU_KERNELS_FAST, plan->job.request.threads, error));
+    status = run_on_device(plan, device, callbacks, result, error);
     device_destroy(&device);
-    r.report.seconds = (double)(clock_ns() - start) * 1e-9;
-    new->report = r.report;
-    *result = new;
-    return SHOAL_OK;
-fail:
-    device_destroy(&device);
-    shoal_result_destroy(&new);
     return status;
 }

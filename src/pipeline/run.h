@@ -19,4 +19,9 @@ struct shoal_result {
     struct trace *trace; /* NULL unless the request asked for one */
 };
 
+/* What shoal_run does, on a device of the caller's. */
+enum shoal_status run_on_device(const struct shoal_plan *plan, struct device *device,
+    const struct shoal_callbacks *callbacks, struct shoal_result **result,
+    struct shoal_error *error) SHOAL_CHECKED;
+
 #endif

@@ -1,0 +1,222 @@
+/* The fake device's compute table: every call is kept and done later. */
+#include "fault/fake_device.h"
+
+/* A new operation of the table needs its two functions here. */
+_Static_assert(sizeof(struct compute_ops) == 17 * sizeof(void (*)(void)), "17 operations");
+
+typedef const struct compute_ops *table;
+typedef const struct fake_operation *kept;
+
+static void run_linear(table ops, struct stream *s, kept k)
+{
+    ops->linear(s, k->m[0], k->m[1], k->m[2], k->m[3]);
+}
+
+static void linear(
+    struct stream *s, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    fake_give(s, &(struct fake_operation){.run = run_linear, .m = {y, x, w, bias}});
+}
+
+static void run_rms_norm(table ops, struct stream *s, kept k)
+{
+    ops->rms_norm(s, k->m[0], k->m[1], k->m[2], k->m[3], k->f[0]);
+}
+
+static void rms_norm(struct stream *s, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, float eps)
+{
+    fake_give(
+        s, &(struct fake_operation){.run = run_rms_norm, .m = {y, x, gamma, scale}, .f = {eps}});
+}
+
+static void run_layer_norm(table ops, struct stream *s, kept k)
+{
+    ops->layer_norm(s, k->m[0], k->m[1], k->m[2], k->f[0]);
+}
+
+static void layer_norm(
+    struct stream *s, struct matrix y, struct matrix x, struct matrix scale, float eps)
+{
+    fake_give(s, &(struct fake_operation){.run = run_layer_norm, .m = {y, x, scale}, .f = {eps}});
+}
+
+static void run_activate(table ops, struct stream *s, kept k)
+{
+    ops->activate(s, k->m[0], k->m[1], (enum activation)k->choice);
+}
+
+static void activate(struct stream *s, struct matrix y, struct matrix x, enum activation activation)
+{
+    fake_give(
+        s, &(struct fake_operation){.run = run_activate, .m = {y, x}, .choice = (int)activation});
+}
+
+static void run_gated_silu(table ops, struct stream *s, kept k)
+{
+    ops->gated_silu(s, k->m[0], k->m[1], k->m[2]);
+}
+
+static void gated_silu(struct stream *s, struct matrix y, struct matrix a, struct matrix b)
+{
+    fake_give(s, &(struct fake_operation){.run = run_gated_silu, .m = {y, a, b}});
+}
+
+static void run_gated_add(table ops, struct stream *s, kept k)
+{
+    ops->gated_add(s, k->m[0], k->m[1], k->m[2]);
+}
+
+static void gated_add(struct stream *s, struct matrix y, struct matrix gate, struct matrix x)
+{
+    fake_give(s, &(struct fake_operation){.run = run_gated_add, .m = {y, gate, x}});
+}
+
+static void run_blend(table ops, struct stream *s, kept k)
+{
+    ops->blend(s, k->m[0], k->f[0], k->m[1], k->f[1]);
+}
+
+static void blend(struct stream *s, struct matrix y, float a, struct matrix x, float b)
+{
+    fake_give(s, &(struct fake_operation){.run = run_blend, .m = {y, x}, .f = {a, b}});
+}
+
+static void run_guide(table ops, struct stream *s, kept k)
+{
+    ops->guide(s, k->m[0], k->m[1], k->m[2], k->f[0]);
+}
+
+static void guide(
+    struct stream *s, struct matrix y, struct matrix cond, struct matrix uncond, float scale)
+{
+    fake_give(s, &(struct fake_operation){.run = run_guide, .m = {y, cond, uncond}, .f = {scale}});
+}
+
+static void run_rope(table ops, struct stream *s, kept k)
+{
+    ops->rope(s, k->m[0], k->m[1], (enum rope_layout)k->choice);
+}
+
+static void rope(
+    struct stream *s, struct matrix x, struct matrix rotations, enum rope_layout layout)
+{
+    fake_give(
+        s, &(struct fake_operation){.run = run_rope, .m = {x, rotations}, .choice = (int)layout});
+}
+
+static void run_attention(table ops, struct stream *s, kept k)
+{
+    ops->attention(
+        s, k->m[0], k->m[1], k->m[2], k->m[3], k->n[0], k->n[1], k->f[0], k->choice != 0);
+}
+
+static void attention(struct stream *s, struct matrix out, struct matrix q, struct matrix k,
+    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+{
+    fake_give(s, &(struct fake_operation){.run = run_attention,
+                     .m = {out, q, k, v},
+                     .n = {heads, kv_heads},
+                     .f = {scale},
+                     .choice = causal});
+}
+
+static void run_copy(table ops, struct stream *s, kept k)
+{
+    ops->copy(s, k->m[0], k->m[1]);
+}
+
+static void copy(struct stream *s, struct matrix y, struct matrix x)
+{
+    fake_give(s, &(struct fake_operation){.run = run_copy, .m = {y, x}});
+}
+
+static void run_transpose(table ops, struct stream *s, kept k)
+{
+    ops->transpose(s, k->m[0], k->m[1]);
+}
+
+static void transpose(struct stream *s, struct matrix y, struct matrix x)
+{
+    fake_give(s, &(struct fake_operation){.run = run_transpose, .m = {y, x}});
+}
+
+static void run_patchify(table ops, struct stream *s, kept k)
+{
+    ops->patchify(s, k->m[0], k->m[1], k->size[0], k->size[1], k->n[0]);
+}
+
+static void patchify(struct stream *s, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    fake_give(s, &(struct fake_operation){
+                     .run = run_patchify, .m = {y, x}, .size = {height, width}, .n = {patch}});
+}
+
+static void run_unpatchify(table ops, struct stream *s, kept k)
+{
+    ops->unpatchify(s, k->m[0], k->m[1], k->size[0], k->size[1], k->n[0]);
+}
+
+static void unpatchify(struct stream *s, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    fake_give(s, &(struct fake_operation){
+                     .run = run_unpatchify, .m = {y, x}, .size = {height, width}, .n = {patch}});
+}
+
+static void run_group_norm(table ops, struct stream *s, kept k)
+{
+    ops->group_norm(s, k->m[0], k->m[1], k->m[2], k->m[3], k->n[0], k->f[0]);
+}
+
+static void group_norm(struct stream *s, struct matrix affine_to, struct matrix x,
+    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+{
+    fake_give(
+        s, &(struct fake_operation){
+               .run = run_group_norm, .m = {affine_to, x, gamma, beta}, .n = {groups}, .f = {eps}});
+}
+
+static void run_affine(table ops, struct stream *s, kept k)
+{
+    ops->affine(s, k->m[0], k->m[1], k->m[2], (enum activation)k->choice);
+}
+
+static void affine(struct stream *s, struct matrix y, struct matrix x, struct matrix with,
+    enum activation activation)
+{
+    fake_give(s,
+        &(struct fake_operation){.run = run_affine, .m = {y, x, with}, .choice = (int)activation});
+}
+
+static void run_conv2d(table ops, struct stream *s, kept k)
+{
+    ops->conv2d(s, k->m[0], k->m[1], k->m[2], k->m[3], &k->conv);
+}
+
+static void conv2d(struct stream *s, struct matrix y, struct matrix x, struct matrix w,
+    struct matrix bias, const struct conv *conv)
+{
+    fake_give(s, &(struct fake_operation){.run = run_conv2d, .m = {y, x, w, bias}, .conv = *conv});
+}
+
+const struct compute_ops fake_compute_ops = {
+    .linear = linear,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .activate = activate,
+    .gated_silu = gated_silu,
+    .gated_add = gated_add,
+    .blend = blend,
+    .guide = guide,
+    .rope = rope,
+    .attention = attention,
+    .copy = copy,
+    .transpose = transpose,
+    .patchify = patchify,
+    .unpatchify = unpatchify,
+    .group_norm = group_norm,
+    .affine = affine,
+    .conv2d = conv2d,
+};

@@ -181,7 +181,9 @@ enum shoal_status file_write_whole(
     if (code && fd >= 0) unlink(temporary);
     mem_free(temporary);
     mem_free(target);
-    if (code) FAIL(error, SHOAL_E_IO, "cannot write %s: %s", path, strerror(code));
+    if (code)
+        FAIL(error, code == ENOMEM ? SHOAL_E_MEMORY : SHOAL_E_IO, "cannot write %s: %s", path,
+            strerror(code));
     return SHOAL_OK;
 }
 

@@ -44,17 +44,12 @@ enum shoal_status json_parse_object(const char *path, const char *what, const ch
     *object = NULL;
     if (!root) {
         json_show(shown, cause.text);
-        /* Out of memory it often fails without a word. */
-        if (!cause.text[0]) FAIL(error, SHOAL_E_MEMORY, "%s: out of memory for %s", path, what);
-        switch (json_error_code(&cause)) {
-        case json_error_out_of_memory:
+        if (json_ran_out_of_memory(&cause, text, bytes))
             FAIL(error, SHOAL_E_MEMORY, "%s: out of memory for %s", path, what);
-        case json_error_invalid_utf8:
+        if (json_error_code(&cause) == json_error_invalid_utf8)
             FAIL(error, SHOAL_E_FORMAT, "%s: %s is not UTF-8 (%s)", path, what, shown);
-        default:
-            FAIL(error, SHOAL_E_FORMAT, "%s: %s is not valid JSON: %s, at byte %d", path, what,
-                shown, cause.position);
-        }
+        FAIL(error, SHOAL_E_FORMAT, "%s: %s is not valid JSON: %s, at byte %d", path, what, shown,
+            cause.position);
     }
     if (!json_is_object(root)) {
         json_decref(root);

@@ -3,8 +3,7 @@
 #define CHECKPOINT_JSON_H
 
 #include "base/error.h"
-
-#include <jansson.h>
+#include "base/json.h"
 
 /*
  * One JSON object: UTF-8, no duplicate keys, nothing after it. `what` names the text in messages,

@@ -344,7 +344,7 @@ enum shoal_status source_open(const struct source_family *family,
     family->read_config(&source, config);
     TRY_OR_FAIL(source.status);
     builder_begin(&b, family->name, config, checkpoint, source.prefix, error);
-    family->build(&b, config);
+    if (!b.status) family->build(&b, config); /* else config is gone */
     config = NULL; /* the model's now */
     status = builder_finish(&b, model);
 

@@ -1,10 +1,9 @@
 /* What this build and this machine can compute on. */
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "device/cpu/cpu.h"
-
-#include <jansson.h>
 
 static const char *const why_no_cuda = "this version has no CUDA back end yet";
 
@@ -17,7 +16,7 @@ enum shoal_status shoal_devices(bool json, char **text, struct shoal_error *erro
         json_t *object = json_pack("{s:[{s:s, s:b, s:s, s:i}, {s:s, s:b, s:s}]}", "devices", "name",
             "cpu", "usable", 1, "detail", cpu_describe(), "cores", thread_cores(), "name", "cuda",
             "usable", 0, "detail", why_no_cuda);
-        char *dump = object ? json_dumps(object, JSON_INDENT(2)) : NULL;
+        char *dump = json_print(object);
 
         json_decref(object);
         if (!dump) FAIL_MEMORY(error);

@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "checkpoint/json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 
 static const char *part_names[SHOAL_PHASES] = {
@@ -140,7 +139,8 @@ static void explain_more(const struct shoal_plan *plan, struct text *t)
             format_seconds(a, plan->more_ram_seconds));
 }
 
-/* A setting that changes nothing is said, never silent. An array of sentences. */
+/* A setting that changes nothing is said, never silent. An array of sentences;
+ * NULL when out of memory. */
 static json_t *explain_notes(const struct shoal_plan *plan)
 {
     const struct shoal_request *r = &plan->job.request;
@@ -149,33 +149,42 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     uint64_t memory = memory_physical();
     json_t *notes = json_array();
     char size[SIZE_TEXT_BYTES];
+    bool failed = false;
 
     for (int i = 0; i < plan->job.prompt_count; i++)
         if (plan->job.dropped[i])
-            json_array_append_new(
-                notes, json_sprintf("with its chat template the %s is longer than %d tokens; the "
-                                    "last %d are not read",
-                           i ? "negative prompt" : "prompt", plan->job.max_prompt_tokens,
-                           (int)plan->job.dropped[i]));
+            json_append(notes,
+                json_sprintf("with its chat template the %s is longer than %d tokens; the "
+                             "last %d are not read",
+                    i ? "negative prompt" : "prompt", plan->job.max_prompt_tokens,
+                    (int)plan->job.dropped[i]),
+                &failed);
     if (plan->job.prompt_count == 1 && r->negative_prompt[0])
-        json_array_append_new(
-            notes, json_string("the negative prompt has no effect, because cfg is 1"));
+        json_append(
+            notes, json_string("the negative prompt has no effect, because cfg is 1"), &failed);
     if (!steps->slots && (r->prefetch_slots != SHOAL_AUTO || r->buffer != SHOAL_BUFFER_AUTO))
-        json_array_append_new(notes,
+        json_append(notes,
             json_string("prefetch slots and buffer have no effect: every block is resident (set a "
-                        "smaller --vram or fewer --resident-blocks)"));
+                        "smaller --vram or fewer --resident-blocks)"),
+            &failed);
     if (r->seed > UINT32_MAX)
-        json_array_append_new(
-            notes, json_sprintf("of the seed the low 32 bits count, as in torch: it is %u",
-                       (unsigned)(r->seed & UINT32_MAX)));
+        json_append(notes,
+            json_sprintf("of the seed the low 32 bits count, as in torch: it is %u",
+                (unsigned)(r->seed & UINT32_MAX)),
+            &failed);
     if (!plan->elsewhere && plan->solution.fits &&
         memory < plan->solution.peak_bytes + plan->solution.ram_bytes)
-        json_array_append_new(
-            notes, json_sprintf(
-                       "this machine has %s of memory, less than the plan's device and host memory",
-                       size_format(size, memory)));
+        json_append(notes,
+            json_sprintf(
+                "this machine has %s of memory, less than the plan's device and host memory",
+                size_format(size, memory)),
+            &failed);
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
-        json_array_append_new(notes, json_sprintf("there are only %d lanes", all));
+        json_append(notes, json_sprintf("there are only %d lanes", all), &failed);
+    if (failed) {
+        json_decref(notes);
+        return NULL;
+    }
     return notes;
 }
 
@@ -236,10 +245,15 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     const struct shoal_request *r = &plan->job.request;
     struct shoal_plan_summary s;
     json_t *phases = json_array();
+    bool failed = false;
 
     shoal_plan_summarise(plan, &s);
     for (int i = 0; i < SHOAL_PHASES; i++)
-        json_array_append_new(phases, phase_json(plan, i));
+        json_append(phases, phase_json(plan, i), &failed);
+    if (failed) {
+        json_decref(phases);
+        return NULL;
+    }
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
@@ -276,7 +290,7 @@ enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *erro
     explain_text(plan, notes, &text);
     plan->text = text.data;
     object = explain_json(plan, notes);
-    dump = object ? json_dumps(object, JSON_INDENT(2)) : NULL;
+    dump = json_print(object);
     json_decref(object);
     json_decref(notes);
     if (!dump || text.failed || refusal.failed) {

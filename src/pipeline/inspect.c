@@ -6,12 +6,12 @@
 #include "checkpoint/json.h"
 #include "models/family.h"
 
-#include <jansson.h>
 #include <string.h>
 
 /* ---- collecting: one JSON object says it all; the text is made from it ---- */
 
-static json_t *dtypes_json(const struct checkpoint *checkpoint)
+/* In all of these *failed is set when out of memory, and what is made is not to be used then. */
+static json_t *dtypes_json(const struct checkpoint *checkpoint, bool *failed)
 {
     uint64_t bytes[DTYPE_COUNT] = {0};
     json_t *object = json_object();
@@ -23,70 +23,79 @@ static json_t *dtypes_json(const struct checkpoint *checkpoint)
     }
     for (int i = 0; i < DTYPE_COUNT; i++)
         if (bytes[i])
-            json_object_set_new(
-                object, dtype_name((enum dtype)i), json_integer((json_int_t)bytes[i]));
+            json_put(object, dtype_name((enum dtype)i), json_integer((json_int_t)bytes[i]), failed);
     return object;
 }
 
-/* The part of one kind in the checkpoint, or NULL when there is none. */
-static json_t *part_json(
-    const struct checkpoint *checkpoint, enum family_kind kind, const char *config)
+/* What is said of files that cannot be described: why not. */
+static void put_problem(json_t *object, const struct shoal_error *problem, bool *failed)
 {
-    const struct family *family = family_detect(checkpoint, kind);
+    if (problem->status == SHOAL_E_MEMORY) *failed = true;
+    json_put(object, "problem", json_text(problem->text), failed);
+}
+
+/* The part that the checkpoint holds of a family's kind. */
+static json_t *part_json(const struct checkpoint *checkpoint, const struct family *family,
+    const char *config, bool *failed)
+{
     struct shoal_error error = {0};
     struct model *model = NULL;
-    json_t *part, *blocks = json_array();
+    json_t *part, *blocks;
     uint64_t total = 0;
 
-    if (!family) {
-        json_decref(blocks);
-        return NULL;
-    }
-    part = json_pack("{s:s, s:s, s:s}", "kind", family_kind_name(kind), "family", family->name,
-        "title", family->title);
-    if (family_open(checkpoint, kind, config, &model, &error)) {
-        json_object_set_new(part, "problem", json_text(error.text));
-        json_decref(blocks);
+    part = json_pack("{s:s, s:s, s:s}", "kind", family_kind_name(family->kind), "family",
+        family->name, "title", family->title);
+    if (family_open(checkpoint, family->kind, config, &model, &error)) {
+        put_problem(part, &error, failed);
         return part;
     }
+    blocks = json_array();
     for (int32_t i = 0; i < model->block_count; i++) {
         total += model->blocks[i].bytes;
-        json_array_append_new(blocks, json_pack("{s:s, s:I}", "name", model->blocks[i].name,
-                                          "bytes", (json_int_t)model->blocks[i].bytes));
+        json_append(blocks,
+            json_pack("{s:s, s:I}", "name", model->blocks[i].name, "bytes",
+                (json_int_t)model->blocks[i].bytes),
+            failed);
     }
-    json_object_set_new(part, "bytes", json_integer((json_int_t)total));
-    json_object_set_new(part, "blocks", blocks);
+    json_put(part, "bytes", json_integer((json_int_t)total), failed);
+    json_put(part, "blocks", blocks, failed);
     model_destroy(&model);
     return part;
 }
 
-/* One checkpoint: a file, a set of shards. NULL when out of memory. */
+/* One checkpoint: a file, a set of shards. */
 static enum shoal_status checkpoint_json(
     const char *path, json_t **object, struct shoal_error *error)
 {
     struct checkpoint *checkpoint = NULL;
     json_t *parts = json_array();
+    bool failed = false;
     uint64_t bytes = 0;
     char *config = NULL;
     enum shoal_status status;
 
+    *object = NULL;
     TRY_OR_FAIL(checkpoint_open(path, &checkpoint, error));
     TRY_OR_FAIL(family_config_beside(path, &config, error));
     for (size_t i = 0; i < checkpoint_count(checkpoint); i++)
         bytes += checkpoint_at(checkpoint, i)->bytes;
     for (int kind = 0; kind < FAMILY_KINDS; kind++) {
-        json_t *part = part_json(checkpoint, (enum family_kind)kind, config);
+        const struct family *family = family_detect(checkpoint, (enum family_kind)kind);
 
-        if (part) json_array_append_new(parts, part);
+        if (family) json_append(parts, part_json(checkpoint, family, config, &failed), &failed);
     }
-    *object = json_pack("{s:o, s:I, s:I, s:o, s:O}", "path", json_text(path), "tensors",
-        (json_int_t)checkpoint_count(checkpoint), "bytes", (json_int_t)bytes, "dtypes",
-        dtypes_json(checkpoint), "parts", parts);
-    if (!*object) status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
-    if (!status && (checkpoint_metadata(checkpoint, "tokenizer.ggml.model") ||
-                       checkpoint_metadata(checkpoint, "tokenizer.huggingface.json")))
-        json_object_set_new(*object, "tokenizer", json_true());
+    *object = json_object();
+    json_put(*object, "path", json_text(path), &failed);
+    json_put(*object, "tensors", json_integer((json_int_t)checkpoint_count(checkpoint)), &failed);
+    json_put(*object, "bytes", json_integer((json_int_t)bytes), &failed);
+    json_put(*object, "dtypes", dtypes_json(checkpoint, &failed), &failed);
+    json_put(*object, "parts", json_incref(parts), &failed);
+    if (checkpoint_metadata(checkpoint, "tokenizer.ggml.model") ||
+        checkpoint_metadata(checkpoint, "tokenizer.huggingface.json"))
+        json_put(*object, "tokenizer", json_true(), &failed);
+    if (failed) status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
 fail:
+    if (status) json_decref(*object);
     json_decref(parts);
     mem_free(config);
     checkpoint_close(&checkpoint);
@@ -98,59 +107,77 @@ fail:
 static const char *const model_folders[] = {
     "transformer", "text_encoder", "vae", "diffusion_models", "unet", "text_encoders", "clip"};
 
-/* A model's folder: every part's folder that is there, and what a model needs that is not. */
-static enum shoal_status model_json(const char *path, json_t *checkpoints, json_t *missing)
+/* A folder's checkpoint; NULL when out of memory. */
+static json_t *folder_json(const char *folder, bool *failed)
 {
-    bool kinds[FAMILY_KINDS] = {false}, has_tokenizer = false;
+    struct shoal_error problem = {0};
+    json_t *object = NULL;
 
-    for (size_t i = 0; i < sizeof model_folders / sizeof *model_folders; i++) {
-        struct shoal_error problem = {0};
-        char *folder = mem_format("%s/%s", path, model_folders[i]);
-        json_t *object = NULL;
+    if (!checkpoint_json(folder, &object, &problem)) return object;
+    object = json_object();
+    json_put(object, "path", json_text(folder), failed);
+    put_problem(object, &problem, failed);
+    return object;
+}
 
-        if (!folder) return SHOAL_E_MEMORY;
-        if (file_kind(folder) == FILE_FOLDER) {
-            if (checkpoint_json(folder, &object, &problem))
-                object = json_pack(
-                    "{s:o, s:o}", "path", json_text(folder), "problem", json_text(problem.text));
-            json_array_append_new(checkpoints, object);
-        }
-        mem_free(folder);
-    }
+/* Whether one of the checkpoints holds a part of that kind. */
+static bool holds(const json_t *checkpoints, enum family_kind kind)
+{
     for (size_t i = 0; i < json_array_size(checkpoints); i++) {
         const json_t *parts = json_object_get(json_array_get(checkpoints, i), "parts");
 
-        if (json_object_get(json_array_get(checkpoints, i), "tokenizer")) has_tokenizer = true;
-        for (size_t k = 0; k < json_array_size(parts); k++)
-            for (int kind = 0; kind < FAMILY_KINDS; kind++)
-                if (!strcmp(json_string_value(json_object_get(json_array_get(parts, k), "kind")),
-                        family_kind_name((enum family_kind)kind)))
-                    kinds[kind] = true;
-    }
-    for (int kind = 0; kind < FAMILY_KINDS; kind++)
-        if (!kinds[kind])
-            json_array_append_new(missing, json_string(family_kind_name((enum family_kind)kind)));
-    char *tokenizer = mem_format("%s/tokenizer/tokenizer.json", path);
+        for (size_t k = 0; k < json_array_size(parts); k++) {
+            const json_t *is = json_object_get(json_array_get(parts, k), "kind");
 
-    if (!tokenizer) return SHOAL_E_MEMORY;
-    if (file_kind(tokenizer) != FILE_REGULAR && !has_tokenizer)
-        json_array_append_new(missing, json_string("tokenizer (tokenizer/tokenizer.json)"));
-    mem_free(tokenizer);
-    return SHOAL_OK;
+            if (is && !strcmp(json_string_value(is), family_kind_name(kind))) return true;
+        }
+    }
+    return false;
 }
 
-static bool is_model_folder(const char *path)
+/* What is at path/name. */
+static enum file_kind kind_of(const char *path, const char *name, bool *failed)
 {
-    bool found = false;
+    char *full = mem_format("%s/%s", path, name);
+    enum file_kind kind = full ? file_kind(full) : FILE_NONE;
 
-    if (file_kind(path) != FILE_FOLDER) return false;
-    for (size_t i = 0; i < sizeof model_folders / sizeof *model_folders && !found; i++) {
+    if (!full) *failed = true;
+    mem_free(full);
+    return kind;
+}
+
+static bool carries_tokenizer(const json_t *checkpoints)
+{
+    for (size_t i = 0; i < json_array_size(checkpoints); i++)
+        if (json_object_get(json_array_get(checkpoints, i), "tokenizer")) return true;
+    return false;
+}
+
+/* A model's folder: every part's folder that is there, and what a model needs that is not. */
+static void model_json(const char *path, json_t *checkpoints, json_t *missing, bool *failed)
+{
+    for (size_t i = 0; i < sizeof model_folders / sizeof *model_folders; i++) {
         char *folder = mem_format("%s/%s", path, model_folders[i]);
 
-        found = folder && file_kind(folder) == FILE_FOLDER;
+        if (!folder) *failed = true;
+        if (folder && file_kind(folder) == FILE_FOLDER)
+            json_append(checkpoints, folder_json(folder, failed), failed);
         mem_free(folder);
     }
-    return found;
+    for (int kind = 0; kind < FAMILY_KINDS; kind++)
+        if (!holds(checkpoints, (enum family_kind)kind))
+            json_append(missing, json_string(family_kind_name((enum family_kind)kind)), failed);
+    if (kind_of(path, "tokenizer/tokenizer.json", failed) != FILE_REGULAR &&
+        !carries_tokenizer(checkpoints))
+        json_append(missing, json_string("tokenizer (tokenizer/tokenizer.json)"), failed);
+}
+
+static bool is_model_folder(const char *path, bool *failed)
+{
+    if (file_kind(path) != FILE_FOLDER) return false;
+    for (size_t i = 0; i < sizeof model_folders / sizeof *model_folders; i++)
+        if (kind_of(path, model_folders[i], failed) == FILE_FOLDER) return true;
+    return false;
 }
 
 /* ---- the text ---- */
@@ -227,22 +254,21 @@ static char *inspection_text(const json_t *object)
 
 enum shoal_status shoal_inspect(const char *path, bool json, char **text, struct shoal_error *error)
 {
-    json_t *checkpoints = json_array(), *missing = json_array(), *object = NULL, *one = NULL;
+    json_t *checkpoints = json_array(), *missing = json_array(), *object = json_object();
     enum shoal_status status = SHOAL_OK;
+    bool failed = false;
+    json_t *one;
 
     *text = NULL;
-    if (is_model_folder(path)) {
-        status = model_json(path, checkpoints, missing);
-    } else {
+    if (is_model_folder(path, &failed)) {
+        model_json(path, checkpoints, missing, &failed);
+    } else if (!failed) {
         TRY_OR_FAIL(checkpoint_json(path, &one, error));
-        json_array_append_new(checkpoints, one);
+        json_append(checkpoints, one, &failed);
     }
-    object = json_pack("{s:O, s:O}", "checkpoints", checkpoints, "missing", missing);
-    if (!status && object && json) {
-        *text = json_dumps(object, JSON_INDENT(2));
-    } else if (!status && object) {
-        *text = inspection_text(object);
-    }
+    json_put(object, "checkpoints", json_incref(checkpoints), &failed);
+    json_put(object, "missing", json_incref(missing), &failed);
+    if (!failed) *text = json ? json_print(object) : inspection_text(object);
     if (!*text) status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
 fail:
     json_decref(object);

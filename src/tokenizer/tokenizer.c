@@ -2,6 +2,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include "base/file.h"
+#include "base/json.h"
 #include "tokenizer/added.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/json_field.h"
@@ -172,9 +173,7 @@ enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *la
 
     root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &where);
     if (!root) {
-        /* jansson says nothing at all in most places where it runs out of memory. */
-        if (!where.text[0] || json_error_code(&where) == json_error_out_of_memory)
-            FAIL_MEMORY(error);
+        if (json_ran_out_of_memory(&where, json, bytes)) FAIL_MEMORY(error);
         FAIL(error, SHOAL_E_FORMAT, "%s: not valid JSON at line %d: %s", label, where.line,
             where.text);
     }

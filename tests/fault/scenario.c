@@ -90,7 +90,7 @@ void assert_clean_failure(enum shoal_status status, const struct shoal_error *er
 
 /* ---- the watchdog ---- */
 
-static char message[200];
+static char message[300];
 
 static void bark(int signal)
 {
@@ -100,11 +100,10 @@ static void bark(int signal)
     abort();
 }
 
-void watchdog_set(const char *what, int64_t n, unsigned seconds)
+void watchdog_set(const char *what, unsigned seconds)
 {
     signal(SIGALRM, bark);
-    snprintf(message, sizeof message, "hangs: %s %lld: no end after %u s\n", what, (long long)n,
-        seconds);
+    snprintf(message, sizeof message, "hangs: %s: no end after %u s\n", what, seconds);
     alarm(seconds);
 }
 

@@ -12,7 +12,7 @@
 #if defined(__SANITIZE_THREAD__)
 #define SCENARIO_THINNER 13
 #elif defined(__SANITIZE_ADDRESS__)
-#define SCENARIO_THINNER 5
+#define SCENARIO_THINNER 2
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
 #define SCENARIO_THINNER 13
@@ -40,8 +40,8 @@ void assert_clean_failure(enum shoal_status status, const struct shoal_error *er
 
 /* ---- the watchdog: a test that hangs ends with a message ---- */
 
-/* From now on, `what` (static storage) number `n` may take `seconds`. */
-void watchdog_set(const char *what, int64_t n, unsigned seconds);
+/* What follows, called `what`, may take `seconds`. */
+void watchdog_set(const char *what, unsigned seconds);
 void watchdog_clear(void);
 
 #endif

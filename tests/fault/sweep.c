@@ -1,0 +1,253 @@
+/* Sweeps over the calls of a stage. */
+#include "fault/sweep.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SECONDS 60 /* that one run may take, in the slowest build */
+#define OLD_TEXT "what was there"
+
+static struct {
+    struct shoal_model *model;
+    struct shoal_request request;
+    struct shoal_plan *plan;
+    struct shoal_result *result;
+    uint64_t hash;
+    char *inspected, *devices;
+    int64_t png_bytes;
+    char folder[64], path[96];
+} world;
+
+/* ---- the scratch folder ---- */
+
+static void write_text(const char *text)
+{
+    FILE *file = fopen(world.path, "w");
+
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* How many files it holds. */
+static int scratch_files(void)
+{
+    DIR *folder = opendir(world.folder);
+    int count = 0;
+
+    assert_non_null(folder);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count - 2;
+}
+
+/* The picture's bytes if it is there whole, 0 if there is nothing, -1 for anything else. */
+static int64_t scratch_bytes(void)
+{
+    struct stat info;
+
+    if (scratch_files() == 0) return 0;
+    if (scratch_files() > 1 || stat(world.path, &info)) return -1;
+    return (int64_t)info.st_size;
+}
+
+/* ---- the stages ---- */
+
+/* What a stage leaves. */
+struct outcome {
+    enum shoal_status status;
+    struct shoal_model *model;
+    struct shoal_plan *plan;
+    struct shoal_result *result;
+    char *text;
+};
+
+static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *error)
+{
+    switch (stage) {
+    case STAGE_OPEN:
+        o->status = shoal_model_open(
+            &(struct shoal_model_paths){.model = SCENARIO_MODEL}, &o->model, error);
+        break;
+    case STAGE_INSPECT:
+        o->status = shoal_inspect(SCENARIO_MODEL, true, &o->text, error);
+        break;
+    case STAGE_PLAN:
+        o->status = shoal_plan_create(world.model, &world.request, &o->plan, error);
+        break;
+    case STAGE_RUN:
+        o->status = shoal_run(world.plan, NULL, &o->result, error);
+        break;
+    case STAGE_DEVICES:
+        o->status = shoal_devices(true, &o->text, error);
+        break;
+    default:
+        o->status = shoal_result_write_png(world.result, 0, world.path, error);
+    }
+}
+
+/* Whether the result is what it is when nothing fails. */
+static bool is_usual(enum stage stage, struct outcome *o)
+{
+    switch (stage) {
+    case STAGE_OPEN:
+        o->plan = scenario_plan(o->model, &world.request);
+        return !strcmp(shoal_plan_json(o->plan), shoal_plan_json(world.plan));
+    case STAGE_INSPECT:
+        return !strcmp(o->text, world.inspected);
+    case STAGE_PLAN:
+        return !strcmp(shoal_plan_json(o->plan), shoal_plan_json(world.plan));
+    case STAGE_RUN:
+        return scenario_hash(o->result) == world.hash;
+    case STAGE_DEVICES:
+        return !strcmp(o->text, world.devices);
+    default:
+        return true;
+    }
+}
+
+static void outcome_fini(struct outcome *o)
+{
+    shoal_text_free(&o->text);
+    shoal_result_destroy(&o->result);
+    shoal_plan_destroy(&o->plan);
+    shoal_model_close(&o->model);
+}
+
+static void before(enum stage stage)
+{
+    if (stage == STAGE_WRITE) unlink(world.path);
+    if (stage == STAGE_REPLACE) write_text(OLD_TEXT);
+}
+
+/* What is on the disk is the whole picture, or what was there before. */
+static void check_disk(enum stage stage, bool succeeded)
+{
+    int64_t old = stage == STAGE_REPLACE ? (int64_t)strlen(OLD_TEXT) : 0;
+
+    if (stage != STAGE_WRITE && stage != STAGE_REPLACE) return;
+    assert_int_equal(scratch_bytes(), succeeded ? world.png_bytes : old);
+}
+
+int sweep_set_up(void **state)
+{
+    struct shoal_error error = {0};
+
+    (void)state;
+    strcpy(world.folder, "/tmp/shoal-fault.XXXXXX");
+    if (!mkdtemp(world.folder)) return -1;
+    snprintf(world.path, sizeof world.path, "%s/picture.png", world.folder);
+    world.model = scenario_model();
+    world.request = scenario_request(world.model);
+    scenario_least(world.model, &world.request);
+    world.plan = scenario_plan(world.model, &world.request);
+    assert_ok(shoal_run(world.plan, NULL, &world.result, &error));
+    world.hash = scenario_hash(world.result);
+    assert_ok(shoal_devices(true, &world.devices, &error));
+    assert_ok(shoal_inspect(SCENARIO_MODEL, true, &world.inspected, &error));
+    assert_ok(shoal_result_write_png(world.result, 0, world.path, &error));
+    world.png_bytes = scratch_bytes();
+    return world.png_bytes > 0 ? 0 : -1;
+}
+
+int sweep_tear_down(void **state)
+{
+    (void)state;
+    shoal_text_free(&world.inspected);
+    shoal_text_free(&world.devices);
+    shoal_result_destroy(&world.result);
+    shoal_plan_destroy(&world.plan);
+    shoal_model_close(&world.model);
+    unlink(world.path);
+    return rmdir(world.folder);
+}
+
+/* ---- the sweep ---- */
+
+static const char *const stage_names[STAGES] = {
+    "open", "inspect", "plan", "run", "write", "replace", "devices"};
+
+struct point {
+    char name[240];
+    enum shoal_status status;
+    struct shoal_error error;
+    struct inject_report report;
+    bool changed;
+};
+
+static void run_point(enum stage stage, const struct inject_fault *fault, struct point *p)
+{
+    struct outcome o = {0};
+
+    p->error = (struct shoal_error){0};
+    before(stage);
+    watchdog_set(p->name, SECONDS);
+    inject_begin(fault);
+    run_stage(stage, &o, &p->error);
+    inject_pause();
+    p->status = o.status;
+    p->changed = o.status == SHOAL_OK && !is_usual(stage, &o);
+    if (o.status && (o.model || o.plan || o.result || o.text))
+        fail_msg("%s: a failure, with something handed out", p->name);
+    outcome_fini(&o);
+    p->report = inject_end();
+    watchdog_clear();
+    check_disk(stage, p->status == SHOAL_OK);
+}
+
+static void check_point(const struct sweep *s, const struct point *p)
+{
+    static const char *const things[INJECT_THINGS] = {
+        "blocks of memory", "mappings", "files", "folders", "threads"};
+
+    for (int i = 0; i < INJECT_THINGS; i++)
+        if (p->report.lost[i])
+            fail_msg("%s: %lld %s lost; status %d, %s", p->name, (long long)p->report.lost[i],
+                things[i], (int)p->status, p->error.text);
+    if (p->changed && !s->may_change) fail_msg("%s: success, with another result", p->name);
+    if (p->status == SHOAL_OK) return;
+    if (s->harmless || (s->failure && p->status != s->failure))
+        fail_msg("%s: status %d, %s", p->name, (int)p->status, p->error.text);
+    assert_clean_failure(p->status, &p->error);
+}
+
+static void name_sweep(const struct sweep *s, char *name, size_t bytes)
+{
+    static const char *const hows[] = {"fails", "is short", "gives nothing"};
+
+    snprintf(name, bytes, "%s, %s%s %s%s%s%s", stage_names[s->stage],
+        s->jansson ? "jansson's or any " : "", inject_call_name(s->fault.call), hows[s->fault.how],
+        s->fault.onwards ? " from then on" : "", s->fault.code ? ": " : "",
+        s->fault.code ? strerror(s->fault.code) : "");
+}
+
+void sweep_run(const struct sweep *s)
+{
+    struct inject_fault fault = s->fault;
+    struct point p = {.name = "counting"};
+    int64_t total, points = 0, failed = 0;
+    char name[160];
+
+    name_sweep(s, name, sizeof name);
+    inject_into_jansson(s->jansson);
+    run_point(s->stage, NULL, &p);
+    if (p.status || p.changed) fail_msg("%s: without a fault: %s", name, p.error.text);
+    total = p.report.calls[fault.call];
+    for (int64_t n = 1, step; n <= total; points++) {
+        fault.at = n;
+        snprintf(
+            p.name, sizeof p.name, "%s, at %lld of %lld", name, (long long)n, (long long)total);
+        run_point(s->stage, &fault, &p);
+        check_point(s, &p);
+        failed += p.status != SHOAL_OK;
+        step = SCENARIO_THINNER * (n < s->dense ? 1 : s->stride);
+        n = n < total && n + step > total ? total : n + step;
+    }
+    inject_into_jansson(false);
+    printf("%5lld of %5lld points, %5lld failures: %s\n", (long long)points, (long long)total,
+        (long long)failed, name);
+}

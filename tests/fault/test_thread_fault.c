@@ -1,0 +1,53 @@
+/*
+ * Failures while threads run: threads that do not start, and reads and allocations that fail under
+ * those that do. The sweeps of the other files are thorough; this one is also run under TSan.
+ */
+#include "fault/sweep.h"
+
+#include <errno.h>
+
+static void sweep_threads(bool onwards)
+{
+    sweep_run(&(struct sweep){.stage = STAGE_RUN,
+        .fault = {.call = INJECT_THREAD, .code = EAGAIN, .onwards = onwards},
+        .failure = SHOAL_E_MEMORY,
+        .dense = INT64_MAX});
+}
+
+static void test_threads_that_do_not_start(void **state)
+{
+    (void)state;
+    sweep_threads(false);
+    sweep_threads(true);
+}
+
+static void test_reads_that_fail(void **state)
+{
+    (void)state;
+    sweep_run(&(struct sweep){.stage = STAGE_RUN,
+        .fault = {.call = INJECT_READ, .code = EIO},
+        .failure = SHOAL_E_IO,
+        .dense = 5,
+        .stride = 11});
+}
+
+static void test_allocations_that_fail(void **state)
+{
+    (void)state;
+    sweep_run(&(struct sweep){.stage = STAGE_RUN,
+        .fault = {.call = INJECT_ALLOC, .code = ENOMEM},
+        .failure = SHOAL_E_MEMORY,
+        .dense = 5,
+        .stride = 11});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_that_do_not_start),
+        cmocka_unit_test(test_reads_that_fail),
+        cmocka_unit_test(test_allocations_that_fail),
+    };
+
+    return cmocka_run_group_tests(tests, sweep_set_up, sweep_tear_down);
+}

@@ -345,7 +345,7 @@ enum shoal_status source_open(const struct source_family *family,
     TRY_OR_FAIL(source.status);
     builder_begin(&b, family->name, config, checkpoint, source.prefix, error);
     if (!b.status) family->build(&b, config); /* else config is gone */
-    config = NULL; /* the model's now */
+    config = NULL;                            /* the model's now */
     status = builder_finish(&b, model);
 
 fail:

@@ -127,7 +127,7 @@ static enum shoal_status real_end(
     r->report.read_bytes += stats.read_bytes;
     r->report.wait_seconds += (double)stats.waited_ns * 1e-9;
     if (phase == SHOAL_PHASE_STEPS && !status) report_step_bytes(r, &stats);
-    snprintf(r->report.reader, sizeof r->report.reader, "%s", streamer_describe(r->streamer));
+    streamer_describe(r->streamer, r->report.reader, sizeof r->report.reader);
     streamer_destroy(&r->streamer);
     arena_clear_bottom(&r->arena);
     now = clock_ns();

@@ -39,6 +39,7 @@ struct intake_state {
     uint64_t read_visit; /* the next chunk to read */
     int32_t read_chunk;
     uint64_t read_bytes;
+    char reads[64]; /* how files are read */
 };
 
 /* ---- what is there ---- */
@@ -167,16 +168,6 @@ static enum shoal_status check_arrival(
     return SHOAL_OK;
 }
 
-/* Says which block a failed read was for. */
-static void name_block(
-    const struct intake_state *s, const struct arrival *a, struct shoal_error *error)
-{
-    char prefix[96];
-
-    snprintf(prefix, sizeof prefix, "block %s: ", s->setup.cargos[a->position].block->name);
-    error_prefix(error, prefix);
-}
-
 /* Not held: hands out what is complete, in order. */
 static enum shoal_status accept(struct intake *intake, struct shoal_error *error)
 {
@@ -188,6 +179,7 @@ static enum shoal_status accept(struct intake *intake, struct shoal_error *error
         TRY(check_arrival(s, a, error));
         mutex_lock(&intake->mutex);
         s->accepted++;
+        snprintf(s->reads, sizeof s->reads, "%s", reader_describe(s->reader));
         s->read_bytes += s->setup.cargos[a->position].chunks[a->chunk].bytes;
         s->setup.arrived(s->setup.user);
         mutex_unlock(&intake->mutex);
@@ -205,7 +197,7 @@ static enum shoal_status collect(struct intake *intake, struct shoal_error *erro
         struct arrival *a = done.tag;
 
         if (done.status) {
-            name_block(s, a, error);
+            error_prefix(error, "block %s: ", s->setup.cargos[a->position].block->name);
             return done.status;
         }
         trace_add(s->setup.trace, TRACE_READ, s->setup.cargos[a->position].block->name,
@@ -337,9 +329,11 @@ void intake_kick(struct intake *intake)
     if (!intake->state->ended) reader_wake(intake->state->reader);
 }
 
-const char *intake_describe(const struct intake *intake)
+void intake_describe(struct intake *intake, char *text, size_t bytes)
 {
-    return reader_describe(intake->state->reader);
+    mutex_lock(&intake->mutex);
+    snprintf(text, bytes, "%s", intake->state->reads);
+    mutex_unlock(&intake->mutex);
 }
 
 struct intake_stats intake_stats(struct intake *intake)

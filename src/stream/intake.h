@@ -59,6 +59,6 @@ struct intake_stats {
     uint64_t host_bytes; /* of the RAM tier and the staging ring */
 };
 struct intake_stats intake_stats(struct intake *intake);
-const char *intake_describe(const struct intake *intake);
+void intake_describe(struct intake *intake, char *text, size_t bytes);
 
 #endif

@@ -9,6 +9,7 @@
 #include "stream/timeline.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* Visits between the copy's start and the block's release; residents take no ring, so it is these
  * that bound how far the first walk's copies run ahead. */
@@ -22,9 +23,10 @@ struct visit {
 
 struct streamer {
     struct streamer_setup setup;
-    struct cargo *cargos; /* by position: the pass's blocks, then the globals */
-    bool *kept;           /* by position: in the RAM tier */
-    int32_t *streamed;    /* positions */
+    struct streamer_place *places; /* the setup's, copied */
+    struct cargo *cargos;          /* by position: the pass's blocks, then the globals */
+    bool *kept;                    /* by position: in the RAM tier */
+    int32_t *streamed;             /* positions */
     struct visits visits;
     struct intake intake;
     struct stream *copy;
@@ -57,7 +59,7 @@ static struct visit *visit_at(struct streamer *s, uint64_t visit)
 /* Whether it crosses the ring: streamed ones, and what is unpacked into its own place. */
 static bool crosses_ring(const struct streamer *s, int32_t position)
 {
-    bool stays_packed = position < s->visits.block_count && s->setup.places[position].packed;
+    bool stays_packed = position < s->visits.block_count && s->places[position].packed;
 
     return !s->own[position] || (s->cargos[position].packed && !stays_packed);
 }
@@ -338,15 +340,17 @@ static enum shoal_status list_blocks(struct streamer *s, struct shoal_error *err
     size_t positions = (size_t)pass->count + 1;
     int32_t streamed = 0;
 
+    s->places = mem_calloc(positions, sizeof *s->places);
     s->cargos = mem_calloc(positions, sizeof *s->cargos);
     s->kept = mem_calloc(positions, sizeof *s->kept);
     s->own = mem_calloc(positions, sizeof *s->own);
     s->streamed = mem_calloc(positions, sizeof *s->streamed);
-    if (!s->cargos || !s->kept || !s->own || !s->streamed) FAIL_MEMORY(error);
+    if (!s->places || !s->cargos || !s->kept || !s->own || !s->streamed) FAIL_MEMORY(error);
+    memcpy(s->places, s->setup.places, (size_t)pass->count * sizeof *s->places);
     for (int32_t i = 0; i < pass->count; i++) {
         TRY(cargo_init(&s->cargos[i], &s->setup.model->blocks[pass->first + i], error));
-        s->kept[i] = !s->setup.places[i].resident && !s->setup.places[i].disk;
-        if (!s->setup.places[i].resident) s->streamed[streamed++] = i;
+        s->kept[i] = !s->places[i].resident && !s->places[i].disk;
+        if (!s->places[i].resident) s->streamed[streamed++] = i;
     }
     if (pass->globals >= 0)
         TRY(cargo_init(&s->cargos[pass->count], &s->setup.model->blocks[pass->globals], error));
@@ -369,10 +373,9 @@ static enum shoal_status take_arena(struct streamer *s, struct shoal_error *erro
         TRY(arena_take(
             arena, s->setup.model->blocks[pass->globals].bytes, &s->own[pass->count], error));
     for (int32_t i = 0; i < pass->count; i++) {
-        if (!s->setup.places[i].resident) continue;
-        TRY(arena_take(arena,
-            s->setup.places[i].packed ? s->cargos[i].bytes : s->cargos[i].block->bytes, &s->own[i],
-            error));
+        if (!s->places[i].resident) continue;
+        TRY(arena_take(arena, s->places[i].packed ? s->cargos[i].bytes : s->cargos[i].block->bytes,
+            &s->own[i], error));
     }
     TRY(arena_take(arena, s->setup.ring_bytes, &s->ring_addr, error));
     TRY(arena_take(arena, s->setup.unpack_bytes, &s->unpack_addr, error));
@@ -430,12 +433,16 @@ void streamer_destroy(struct streamer **streamer)
 {
     struct streamer *s = *streamer;
     const struct device_ops *ops;
+    enum shoal_status ignored;
 
     if (!s) return;
     ops = ops_of(s);
     /* Reading gives copies, and copies read host memory and await the events: in this order. */
     intake_stop(&s->intake);
     if (s->copy) ops->stream_destroy(&s->copy);
+    /* When a run ends early the compute stream still has events to record. */
+    ignored = ops->stream_synchronize(s->setup.compute, NULL);
+    (void)ignored;
     intake_close(&s->intake);
     timeline_close(&s->copies);
     timeline_close(&s->unpacks);
@@ -446,6 +453,7 @@ void streamer_destroy(struct streamer **streamer)
     }
     for (int32_t i = 0; s->cargos && i <= s->setup.pass->count; i++)
         cargo_fini(&s->cargos[i]);
+    mem_free(s->places);
     mem_free(s->cargos);
     mem_free(s->kept);
     mem_free(s->own);
@@ -472,7 +480,7 @@ struct streamer_stats streamer_stats(struct streamer *s)
     return stats;
 }
 
-const char *streamer_describe(const struct streamer *s)
+void streamer_describe(struct streamer *s, char *text, size_t bytes)
 {
-    return intake_describe(&s->intake);
+    intake_describe(&s->intake, text, bytes);
 }

@@ -79,6 +79,6 @@ struct streamer_stats {
 };
 struct streamer_stats streamer_stats(struct streamer *streamer);
 /* How files are read: "io_uring, direct". */
-const char *streamer_describe(const struct streamer *streamer);
+void streamer_describe(struct streamer *streamer, char *text, size_t bytes);
 
 #endif

@@ -2,7 +2,7 @@
 #include "fault/fake_device.h"
 
 /* A new operation of the table needs its two functions here. */
-_Static_assert(sizeof(struct compute_ops) == 17 * sizeof(void (*)(void)), "17 operations");
+_Static_assert(sizeof(struct compute_ops) == 18 * sizeof(void (*)(void)), "18 operations");
 
 typedef const struct compute_ops *table;
 typedef const struct fake_operation *kept;
@@ -201,6 +201,18 @@ static void conv2d(struct stream *s, struct matrix y, struct matrix x, struct ma
     fake_give(s, &(struct fake_operation){.run = run_conv2d, .m = {y, x, w, bias}, .conv = *conv});
 }
 
+static void run_unpack(table ops, struct stream *s, kept k)
+{
+    ops->unpack(s, k->m[0], k->payload, k->payload_bytes);
+}
+
+static void unpack(struct stream *s, struct matrix y, device_addr payload, uint64_t payload_bytes)
+{
+    fake_give(
+        s, &(struct fake_operation){
+               .run = run_unpack, .m = {y}, .payload = payload, .payload_bytes = payload_bytes});
+}
+
 const struct compute_ops fake_compute_ops = {
     .linear = linear,
     .rms_norm = rms_norm,
@@ -219,4 +231,5 @@ const struct compute_ops fake_compute_ops = {
     .group_norm = group_norm,
     .affine = affine,
     .conv2d = conv2d,
+    .unpack = unpack,
 };

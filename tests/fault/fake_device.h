@@ -52,6 +52,8 @@ struct fake_operation {
     int32_t n[2];
     int choice; /* an enum, or a bool */
     struct conv conv;
+    device_addr payload;
+    uint64_t payload_bytes;
 };
 
 void fake_give(struct stream *stream, const struct fake_operation *operation);

@@ -26,7 +26,7 @@
 static _Atomic bool active, paused;
 static _Atomic int64_t calls[INJECT_CALLS], hits, live[INJECT_THINGS];
 static struct inject_fault asked;
-static bool uring_allowed;
+static bool uring_allowed, cache_allowed;
 
 static bool is_active(void)
 {
@@ -122,6 +122,12 @@ void inject_begin(const struct inject_fault *fault)
     asked = fault ? *fault : (struct inject_fault){0};
     atomic_store(&paused, false);
     atomic_store(&active, true);
+}
+
+void inject_reading(bool uring, bool cached)
+{
+    uring_allowed = uring;
+    cache_allowed = cached;
 }
 
 void inject_pause(void)
@@ -356,7 +362,13 @@ WRAP_TRANSFER_AT(pwrite64, INJECT_WRITE, const void *to)
     ssize_t __wrap_##name(int fd, const struct iovec *to, int count, off_t offset, int flags)      \
     {                                                                                              \
         struct iovec first = to[0];                                                                \
-        ssize_t result = spoil(INJECT_READ, &first.iov_len);                                       \
+        ssize_t result;                                                                            \
+                                                                                                   \
+        if (is_active() && !cache_allowed) {                                                       \
+            errno = EAGAIN;                                                                        \
+            return -1;                                                                             \
+        }                                                                                          \
+        result = spoil(INJECT_READ, &first.iov_len);                                               \
                                                                                                    \
         if (result != -2) return result;                                                           \
         if (first.iov_len != to[0].iov_len) return __real_##name(fd, &first, 1, offset, flags);    \
@@ -423,11 +435,6 @@ int __wrap_closedir(DIR *folder)
 
 /* ---- io_uring ---- */
 
-void inject_allow_uring(bool allowed)
-{
-    uring_allowed = allowed;
-}
-
 #ifdef SHOAL_URING
 
 int __real_io_uring_queue_init_params(
@@ -453,7 +460,7 @@ int __wrap_io_uring_submit(struct io_uring *ring)
     if (ring->sq.sqe_tail != ring->sq.sqe_head && sqe->opcode == IORING_OP_READ && sqe->user_data &&
         fails(INJECT_READ)) {
         if (asked.how == INJECT_ERROR) sqe->fd = -1;
-        if (asked.how == INJECT_NOTHING) sqe->off = (uint64_t)INT64_MAX >> 12 << 12;
+        if (asked.how == INJECT_NOTHING) sqe->off = 1ull << 40;
         if (asked.how == INJECT_SHORT && sqe->len > 4096) sqe->len = sqe->len / 2 / 4096 * 4096;
     }
     return __real_io_uring_submit(ring);

@@ -61,9 +61,11 @@ void inject_begin(const struct inject_fault *fault);
 void inject_pause(void);
 struct inject_report inject_end(void);
 
-/* Whether io_uring is to be had, between begin and end; at first it is not, so that reads are made
- * by threads and fail as calls. */
-void inject_allow_uring(bool allowed);
+/*
+ * How files are read between begin and end. `uring`: io_uring is to be had; else reads are made by
+ * threads. `cached`: the page cache is asked first; else it has nothing. Both false at first.
+ */
+void inject_reading(bool uring, bool cached);
 
 /* jansson allocates in its own library, out of the linker's reach: whether it does so through here.
  */

@@ -17,7 +17,7 @@ static struct {
     struct shoal_result *result;
     uint64_t hash;
     char *inspected, *devices;
-    int64_t png_bytes;
+    int64_t png_bytes, trace_bytes;
     char folder[64], path[96];
 } world;
 
@@ -85,6 +85,9 @@ static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *e
     case STAGE_DEVICES:
         o->status = shoal_devices(true, &o->text, error);
         break;
+    case STAGE_TRACE:
+        o->status = shoal_result_write_trace(world.result, world.path, error);
+        break;
     default:
         o->status = shoal_result_write_png(world.result, 0, world.path, error);
     }
@@ -120,7 +123,7 @@ static void outcome_fini(struct outcome *o)
 
 static void before(enum stage stage)
 {
-    if (stage == STAGE_WRITE) unlink(world.path);
+    if (stage == STAGE_WRITE || stage == STAGE_TRACE) unlink(world.path);
     if (stage == STAGE_REPLACE) write_text(OLD_TEXT);
 }
 
@@ -128,9 +131,10 @@ static void before(enum stage stage)
 static void check_disk(enum stage stage, bool succeeded)
 {
     int64_t old = stage == STAGE_REPLACE ? (int64_t)strlen(OLD_TEXT) : 0;
+    int64_t whole = stage == STAGE_TRACE ? world.trace_bytes : world.png_bytes;
 
-    if (stage != STAGE_WRITE && stage != STAGE_REPLACE) return;
-    assert_int_equal(scratch_bytes(), succeeded ? world.png_bytes : old);
+    if (stage != STAGE_WRITE && stage != STAGE_REPLACE && stage != STAGE_TRACE) return;
+    assert_int_equal(scratch_bytes(), succeeded ? whole : old);
 }
 
 int sweep_set_up(void **state)
@@ -144,6 +148,7 @@ int sweep_set_up(void **state)
     world.model = scenario_model();
     world.request = scenario_request(world.model);
     scenario_least(world.model, &world.request);
+    world.request.trace = true;
     world.plan = scenario_plan(world.model, &world.request);
     assert_ok(shoal_run(world.plan, NULL, &world.result, &error));
     world.hash = scenario_hash(world.result);
@@ -151,6 +156,8 @@ int sweep_set_up(void **state)
     assert_ok(shoal_inspect(SCENARIO_MODEL, true, &world.inspected, &error));
     assert_ok(shoal_result_write_png(world.result, 0, world.path, &error));
     world.png_bytes = scratch_bytes();
+    assert_ok(shoal_result_write_trace(world.result, world.path, &error));
+    world.trace_bytes = scratch_bytes();
     return world.png_bytes > 0 ? 0 : -1;
 }
 
@@ -169,7 +176,7 @@ int sweep_tear_down(void **state)
 /* ---- the sweep ---- */
 
 static const char *const stage_names[STAGES] = {
-    "open", "inspect", "plan", "run", "write", "replace", "devices"};
+    "open", "inspect", "plan", "run", "write", "replace", "devices", "trace"};
 
 struct point {
     char name[240];
@@ -219,7 +226,10 @@ static void name_sweep(const struct sweep *s, char *name, size_t bytes)
 {
     static const char *const hows[] = {"fails", "is short", "gives nothing"};
 
-    snprintf(name, bytes, "%s, %s%s %s%s%s%s", stage_names[s->stage],
+    snprintf(name, bytes, "%s%s, %s%s %s%s%s%s", stage_names[s->stage],
+        s->uring    ? " over io_uring"
+        : s->cached ? " from the page cache"
+                    : "",
         s->jansson ? "jansson's or any " : "", inject_call_name(s->fault.call), hows[s->fault.how],
         s->fault.onwards ? " from then on" : "", s->fault.code ? ": " : "",
         s->fault.code ? strerror(s->fault.code) : "");
@@ -234,6 +244,7 @@ void sweep_run(const struct sweep *s)
 
     name_sweep(s, name, sizeof name);
     inject_into_jansson(s->jansson);
+    inject_reading(s->uring, s->cached);
     run_point(s->stage, NULL, &p);
     if (p.status || p.changed) fail_msg("%s: without a fault: %s", name, p.error.text);
     total = p.report.calls[fault.call];

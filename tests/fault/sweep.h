@@ -17,6 +17,7 @@ enum stage {
     STAGE_WRITE,   /* the picture, to a new file */
     STAGE_REPLACE, /* the picture, over a file that is there */
     STAGE_DEVICES, /* what the machine computes on, as JSON */
+    STAGE_TRACE,   /* what happened when, to a new file */
     STAGES
 };
 
@@ -28,6 +29,7 @@ struct sweep {
     enum stage stage;
     struct inject_fault fault; /* `at` is the sweep's */
     bool jansson;              /* what jansson asks for is counted too */
+    bool uring, cached;        /* how weights are read: see inject_reading */
     bool harmless;             /* every run must succeed */
     enum shoal_status failure; /* else it succeeds or fails with this; SHOAL_OK: with anything */
     bool may_change;           /* what comes of a success need not be what it else is */

@@ -15,7 +15,8 @@ static struct sweep memory(enum stage stage)
     return (struct sweep){.stage = stage,
         .fault = {.call = INJECT_ALLOC, .code = ENOMEM},
         .failure = SHOAL_E_MEMORY,
-        .dense = INT64_MAX};
+        .dense = stage == STAGE_RUN ? 60 : INT64_MAX,
+        .stride = stage == STAGE_RUN ? 13 : 1};
 }
 
 static void once_and_onwards(enum stage stage, bool jansson)
@@ -26,7 +27,7 @@ static void once_and_onwards(enum stage stage, bool jansson)
     sweep_run(&s);
     s.fault.onwards = true;
     s.dense = 20;
-    s.stride = 5;
+    s.stride *= 5;
     sweep_run(&s);
 }
 
@@ -78,6 +79,7 @@ static void test_write(void **state)
     (void)state;
     once_and_onwards(STAGE_WRITE, true);
     once_and_onwards(STAGE_REPLACE, true);
+    once_and_onwards(STAGE_TRACE, true);
 }
 
 static void test_devices(void **state)

@@ -5,10 +5,8 @@
 #include "fault/fake_device.h"
 #include "fault/scenario.h"
 
-#include "device/cpu/cpu.h"
-#include "pipeline/job.h"
 #include "pipeline/run.h"
-#include "stream/streamer.h"
+#include "stream/noise_model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,146 +218,86 @@ static void test_misuse_is_noticed(void **state)
 
 /* ---- the streamer ---- */
 
-#define WALKS 3
+#define STAGING (CARGO_CHUNK_BYTES + 8192)
 
-struct walk {
-    struct phase_pass pass;
-    bool *resident;
-    uint64_t ring_bytes, arena_bytes;
-    char **expected; /* by block of the model; NULL: not of this pass */
-    char **seen;     /* by visit */
-};
-
-/* The block's weights as the checkpoint has them, at their places in the block. */
-static char *read_block(const struct block *block)
+/* Gives copies of a block's weights to seen[0..1], without waiting for them. */
+static void look_later(struct rig *rig, int index, char **seen)
 {
     struct shoal_error error = {0};
-    char *bytes = calloc(1, block->bytes);
+    struct matrix weights[2];
 
-    for (int32_t w = 0; w < block->weight_count; w++) {
-        char *to = bytes + block->weights[w].offset;
+    if (index == BLOCKS)
+        assert_ok(streamer_globals(rig->streamer, weights, &error));
+    else
+        assert_ok(streamer_acquire(rig->streamer, index, weights, &error));
+    for (int i = 0; i < 2; i++) {
+        uint64_t bytes = rig->model->weights[2 * index + i].bytes;
 
-        for (int32_t p = 0; p < block->weights[w].piece_count; p++) {
-            assert_ok(checkpoint_read(block->weights[w].pieces[p], to, &error));
-            to += block->weights[w].pieces[p]->bytes;
-        }
+        seen[i] = malloc(bytes);
+        rig->device->ops->copy_out(rig->compute, seen[i], weights[i].addr, bytes);
     }
-    return bytes;
+    if (index < BLOCKS) streamer_release(rig->streamer, index);
 }
 
-/* Every `every`-th block of the DiT's steps is resident (0: none); `slots` of the largest. */
-static void walk_init(struct walk *w, const struct job *job, int every, int slots)
+static void compare(const struct noise_model *m, int index, char **seen)
 {
-    uint64_t largest = 0;
-    const struct pass *pass;
-    const struct model *dit;
-
-    *w = (struct walk){.pass = job_phase(job, SHOAL_PHASE_STEPS)};
-    pass = w->pass.pass;
-    dit = w->pass.model;
-    w->resident = calloc((size_t)pass->count, sizeof *w->resident);
-    w->expected = calloc((size_t)dit->block_count, sizeof *w->expected);
-    w->seen = calloc((size_t)pass->count * WALKS, sizeof *w->seen);
-    w->arena_bytes = dit->blocks[pass->globals].bytes;
-    for (int32_t i = 0; i < pass->count; i++) {
-        const struct block *block = &dit->blocks[pass->first + i];
-
-        w->expected[pass->first + i] = read_block(block);
-        w->resident[i] = every && i % every == 0;
-        if (w->resident[i])
-            w->arena_bytes += block->bytes;
-        else if (block->bytes > largest)
-            largest = block->bytes;
-    }
-    w->ring_bytes = largest * (uint64_t)slots;
-    w->arena_bytes += w->ring_bytes;
-}
-
-static void walk_fini(struct walk *w)
-{
-    for (int32_t i = 0; i < w->pass.model->block_count; i++)
-        free(w->expected[i]);
-    for (int32_t i = 0; i < w->pass.pass->count * WALKS; i++)
-        free(w->seen[i]);
-    free(w->resident);
-    free(w->expected);
-    free(w->seen);
-}
-
-/* Compares the values only: between weights anything may lie. */
-static void expect_same(const struct block *block, const char *seen, const char *expected)
-{
-    for (int32_t i = 0; i < block->weight_count; i++) {
-        const struct weight *w = &block->weights[i];
-
-        if (memcmp(seen + w->offset, expected + w->offset, w->bytes))
-            fail_msg("%s, %s", block->name, w->name);
+    for (int i = 0; i < 2; i++) {
+        if (memcmp(seen[i], m->data[2 * index + i], m->weights[2 * index + i].bytes))
+            fail_msg("block %d, weight %d", index, i);
+        free(seen[i]);
     }
 }
 
-static void walk_on(struct walk *w, struct fake_options options)
+/* Nothing is looked at before all is given: the device is as late as it can be. */
+static void walk_late(struct noise_model *m, const struct streamer_place *places,
+    uint64_t ring_bytes, uint64_t staging_bytes)
 {
-    const struct pass *pass = w->pass.pass;
-    const struct block *blocks = &w->pass.model->blocks[pass->first];
+    char *seen[WALKS * (BLOCKS + 1)][2];
     struct shoal_error error = {0};
-    struct device *device = fake(options);
-    struct streamer *streamer = NULL;
-    struct stream *compute = NULL;
-    struct arena arena;
+    struct rig rig;
 
-    assert_ok(arena_open(&arena, device, w->arena_bytes, &error));
-    assert_ok(device->ops->stream_create(device, false, &compute, &error));
-    assert_ok(streamer_create(&streamer,
-        &(struct streamer_setup){.arena = &arena,
-            .compute = compute,
-            .model = w->pass.model,
-            .pass = pass,
-            .resident = w->resident,
-            .ring_bytes = w->ring_bytes,
-            .walks = WALKS},
-        &error));
-    /* Nothing is looked at before all is given: the device is as late as it can be. */
-    for (int32_t v = 0; v < pass->count * WALKS; v++) {
-        int32_t i = v % pass->count;
-
-        if (!w->seen[v]) w->seen[v] = malloc(blocks[i].bytes);
-        device->ops->copy_out(
-            compute, w->seen[v], streamer_acquire(streamer, pass->first + i), blocks[i].bytes);
-        streamer_release(streamer, pass->first + i);
+    watchdog_set("the streamer on a late device", SECONDS);
+    rig_open(&rig, m, fake(lateness()), places, ring_bytes, staging_bytes);
+    assert_ok(rig_start(&rig, &error));
+    for (int walk = 0; walk < WALKS; walk++) {
+        look_later(&rig, BLOCKS, seen[walk * (BLOCKS + 1) + BLOCKS]);
+        for (int i = 0; i < BLOCKS; i++)
+            look_later(&rig, i, seen[walk * (BLOCKS + 1) + i]);
     }
-    assert_ok(device->ops->stream_synchronize(compute, &error));
-    assert_ok(streamer_check(streamer, &error));
-    streamer_destroy(&streamer);
-    device->ops->stream_destroy(&compute);
-    arena_close(&arena);
-    discard(&device);
-    for (int32_t v = 0; v < pass->count * WALKS; v++)
-        expect_same(
-            &blocks[v % pass->count], w->seen[v], w->expected[pass->first + v % pass->count]);
+    assert_ok(rig.device->ops->stream_synchronize(rig.compute, &error));
+    assert_ok(streamer_check(rig.streamer, &error));
+    streamer_destroy(&rig.streamer);
+    rig.device->ops->stream_destroy(&rig.compute);
+    arena_close(&rig.arena);
+    discard(&rig.device);
+    for (int i = 0; i < WALKS * (BLOCKS + 1); i++)
+        compare(m, i % (BLOCKS + 1), seen[i]);
+    watchdog_clear();
+}
+
+static void stream(bool packed)
+{
+    struct streamer_place places[BLOCKS] = {0};
+    struct noise_model m;
+
+    noise_open(&m, 4, packed);
+    for (int k = 0; k < LATENESSES; k += SCENARIO_THINNER) {
+        for (int i = 0; i < BLOCKS; i++)
+            places[i] = (struct streamer_place){.disk = i % 2};
+        walk_late(&m, places, m.largest, STAGING);
+        walk_late(&m, places, m.largest * 3, 3 * STAGING);
+        for (int i = 0; i < BLOCKS; i += 3)
+            places[i] = (struct streamer_place){.resident = true, .packed = packed && i % 2};
+        walk_late(&m, places, m.largest * 2, 2 * STAGING);
+    }
+    noise_close(&m);
 }
 
 static void test_streamer(void **state)
 {
-    static const struct {
-        int every, slots;
-    } layouts[] = {{0, 1}, {0, 2}, {3, 2}, {2, 5}, {1, 0}};
-    const struct shoal_request request = scenario_request(model);
-    struct shoal_error error = {0};
-    struct job job;
-
     (void)state;
-    assert_ok(job_init(&job, model, &request, &error));
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        struct walk w;
-
-        walk_init(&w, &job, layouts[i].every, layouts[i].slots);
-        watchdog_set("the streamer on a late device", SECONDS);
-        for (int k = 0; k < LATENESSES; k += SCENARIO_THINNER)
-            walk_on(&w, lateness());
-        walk_fini(&w);
-    }
-    watchdog_clear();
-    job_fini(&job);
+    stream(false);
+    stream(true);
 }
 
 /* ---- pictures ---- */
@@ -457,8 +395,8 @@ static int64_t counted(enum failing what, const struct fake_counts *counts)
                                : counts->creations;
 }
 
-/* Each of them fails, or every `stride`-th; fewer in slow builds. */
-static void sweep(enum failing what, const char *name, int64_t stride)
+/* Each of the first `dense` fails, then every `stride`-th; fewer in slow builds. */
+static void sweep(enum failing what, const char *name, int64_t dense, int64_t stride)
 {
     struct shoal_request r = scenario_request(model);
     struct fake_options options = {.pace = FAKE_LAZY};
@@ -473,7 +411,7 @@ static void sweep(enum failing what, const char *name, int64_t stride)
     plan = scenario_plan(model, &r);
     assert_ok(picture(plan, options, &reference, &counts, &error));
     total = counted(what, &counts);
-    for (int64_t n = 1; n <= total; n += stride * SCENARIO_THINNER, points++) {
+    for (int64_t n = 1; n <= total; n += SCENARIO_THINNER * (n < dense ? 1 : stride), points++) {
         enum shoal_status status;
 
         error = (struct shoal_error){0};
@@ -495,19 +433,19 @@ static void sweep(enum failing what, const char *name, int64_t stride)
 static void test_failing_copies(void **state)
 {
     (void)state;
-    sweep(COPY, "a failing copy", 1);
+    sweep(COPY, "a failing copy", 20, 11);
 }
 
 static void test_failing_operations(void **state)
 {
     (void)state;
-    sweep(OPERATION, "a failing operation", 19);
+    sweep(OPERATION, "a failing operation", 5, 29);
 }
 
 static void test_failing_creations(void **state)
 {
     (void)state;
-    sweep(CREATION, "a failing arena, stream or event", 1);
+    sweep(CREATION, "a failing arena, stream or event", 20, 13);
 }
 
 /* ---- cancelling ---- */

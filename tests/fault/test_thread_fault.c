@@ -25,6 +25,7 @@ static void test_reads_that_fail(void **state)
 {
     (void)state;
     sweep_run(&(struct sweep){.stage = STAGE_RUN,
+        .cached = true,
         .fault = {.call = INJECT_READ, .code = EIO},
         .failure = SHOAL_E_IO,
         .dense = 5,

@@ -5,7 +5,9 @@
 #include "base/reader.h"
 #include "base/size.h"
 #include "tensor/quant.h"
+#include "wire/wire.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Ranges that lie closer than this are read as one: the drive would have been there anyway. */
@@ -198,23 +200,57 @@ enum shoal_status cargo_measure(
 
 /* ---- checking ---- */
 
+/* The header of a payload that begins in this chunk: decoding relies on it. */
+static enum shoal_status check_payload(const struct checkpoint_tensor *tensor, const char *data,
+    uint64_t bytes, struct shoal_error *error)
+{
+    uint64_t count = tensor->bytes / (uint64_t)dtype_bytes(tensor->dtype, 1);
+    enum shoal_status status;
+    struct wire_info info;
+    char what[64];
+
+    if (bytes < WIRE_HEADER_BYTES)
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s: tensor %s: packed data that does not begin at a multiple of %d",
+            tensor->file->path, tensor->name, WIRE_ALIGNMENT);
+    snprintf(what, sizeof what, "tensor %.50s", tensor->name);
+    status = wire_check_header(data, tensor->stored_bytes, what, &info, error);
+    if (!status && (info.dtype != tensor->dtype || info.count != count))
+        status = error_set(error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s: packed data of another type or size than the header of the file says", what);
+    if (status) error_prefix(error, "%s: ", tensor->file->path);
+    return status;
+}
+
+static enum shoal_status check_values(const struct cargo *cargo, const struct cargo_copy *copy,
+    const struct cargo_chunk *chunk, const char *data, struct shoal_error *error)
+{
+    const struct checkpoint_tensor *tensor = cargo->parts[copy->part].tensor;
+    const uint64_t element =
+        (uint64_t)dtype_bytes(dtype_is_quantised(tensor->dtype) ? DTYPE_F16 : tensor->dtype, 1);
+    const uint64_t at = chunk->offset + copy->from - tensor->offset;
+
+    /* A tensor that lies askew in its file is left to the check of the picture. */
+    if (tensor->offset % element) return SHOAL_OK;
+    if (quant_has_nonfinite(data + copy->from, tensor->dtype, at, copy->bytes))
+        FAIL(error, SHOAL_E_NUMERIC,
+            "%s: tensor %s (block %s) holds NaN or infinite values; the file is damaged or was "
+            "badly converted: get it again",
+            tensor->file->path, tensor->name, cargo->block->name);
+    return SHOAL_OK;
+}
+
 enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
     const char *data, struct shoal_error *error)
 {
     for (int32_t i = 0; i < chunk->copy_count; i++) {
         const struct cargo_copy *copy = &cargo->copies[chunk->first_copy + i];
         const struct checkpoint_tensor *tensor = cargo->parts[copy->part].tensor;
-        const uint64_t element =
-            (uint64_t)dtype_bytes(dtype_is_quantised(tensor->dtype) ? DTYPE_F16 : tensor->dtype, 1);
-        const uint64_t at = chunk->offset + copy->from - tensor->offset;
 
-        /* A tensor that lies askew in its file is left to the check of the picture. */
-        if (tensor->packed || tensor->offset % element) continue;
-        if (quant_has_nonfinite(data + copy->from, tensor->dtype, at, copy->bytes))
-            FAIL(error, SHOAL_E_NUMERIC,
-                "%s: tensor %s (block %s) holds NaN or infinite values; the file is damaged or was "
-                "badly converted: get it again",
-                tensor->file->path, tensor->name, cargo->block->name);
+        if (!tensor->packed)
+            TRY(check_values(cargo, copy, chunk, data, error));
+        else if (chunk->offset + copy->from == tensor->offset)
+            TRY(check_payload(tensor, data + copy->from, copy->bytes, error));
     }
     return SHOAL_OK;
 }

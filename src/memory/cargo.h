@@ -67,7 +67,8 @@ enum shoal_status cargo_measure(
 
 /*
  * Looks at a chunk that has just been read. SHOAL_E_NUMERIC names a tensor that holds NaN or
- * infinity: no picture comes of it, and finding out here costs nothing beside the read.
+ * infinity: no picture comes of it, and finding out here costs nothing beside the read. Of packed
+ * tensors the header is checked (SHOAL_E_FORMAT).
  */
 enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
     const char *data, struct shoal_error *error) SHOAL_CHECKED;

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define HEADER_BYTES 64
+#define HEADER_BYTES WIRE_HEADER_BYTES
 #define AFTER_BYTES 64 /* nothing, after the last part: vector loads may reach into it */
 
 #define LEVELS 3

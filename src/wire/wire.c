@@ -308,13 +308,12 @@ static bool tiles_hold(const struct wire_kind *kind, const struct wire_layout *l
     return !(next & TILE_RAW);
 }
 
-enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *what,
+enum shoal_status wire_check_header(const void *payload, uint64_t bytes, const char *what,
     struct wire_info *info, struct shoal_error *error)
 {
     const struct wire_kind *kind;
     struct wire_layout layout;
     struct header header;
-    uint64_t parts_bytes;
 
     if (bytes < HEADER_BYTES)
         FAIL(error, SHOAL_E_FORMAT, "%s: packed data of %" PRIu64 " bytes, too short for a header",
@@ -325,12 +324,25 @@ enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *wh
     layout = layout_of(kind, header.count);
     if (payload_bytes(&layout, 0) > bytes)
         FAIL(error, SHOAL_E_FORMAT, "%s: packed data that is shorter than its elements need", what);
+    *info = (struct wire_info){kind->dtype, header.count, bytes};
+    return SHOAL_OK;
+}
+
+enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *what,
+    struct wire_info *info, struct shoal_error *error)
+{
+    const struct wire_kind *kind;
+    struct wire_layout layout;
+    uint64_t parts_bytes;
+
+    TRY(wire_check_header(payload, bytes, what, info, error));
+    kind = wire_kind_of(info->dtype);
+    layout = layout_of(kind, info->count);
     parts_bytes =
         (uint64_t)load_u32((const uint8_t *)payload + HEADER_BYTES + layout.tiles * 4) * PART_UNIT;
     if (payload_bytes(&layout, parts_bytes) != bytes ||
         !tiles_hold(kind, &layout, payload, parts_bytes))
         FAIL(error, SHOAL_E_FORMAT, "%s: packed data that contradicts itself: it is damaged", what);
-    *info = (struct wire_info){kind->dtype, header.count, bytes};
     return SHOAL_OK;
 }
 
@@ -351,12 +363,15 @@ void wire_decode_on(
     uint8_t *to = data;
     const struct wire_kind *kind = kind_by_code(header->dtype);
     struct wire_layout layout = layout_of(kind, header->count);
+    const uint64_t parts_bytes = header->bytes - layout.parts;
 
     for (uint64_t i = first; i < first + tiles; i++) {
         uint32_t entry = load_u32(bytes + HEADER_BYTES + i * 4);
+        uint64_t at = (uint64_t)(entry & ~TILE_RAW) * PART_UNIT;
+        /* Only in damaged payloads does a part lie elsewhere; any other place will do then. */
         struct wire_tile tile = {header->table,
             bytes + layout.records + i * kind_record_bytes(kind),
-            bytes + layout.parts + (uint64_t)(entry & ~TILE_RAW) * PART_UNIT, entry & TILE_RAW};
+            bytes + layout.parts + (at < parts_bytes ? at : 0), entry & TILE_RAW};
         uint64_t left = header->count - i * WIRE_TILE;
         uint8_t buffer[2 * WIRE_TILE];
 
@@ -365,6 +380,8 @@ void wire_decode_on(
         to += WIRE_TILE * kind->bytes;
     }
 }
+
+_Static_assert(PART_ROOM < WIRE_OVERRUN, "a part that is not there is read as one that is");
 
 void wire_decode_reference(const void *payload, uint64_t first, uint64_t tiles, void *data)
 {

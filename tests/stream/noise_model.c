@@ -28,6 +28,8 @@ static void add_tensor(
 
     for (uint64_t i = 0; i < count; i++)
         values[i] = random_bf16(seed);
+    while (packed && ftell(file) % WIRE_ALIGNMENT)
+        fputc(0, file);
     m->data[index] = (char *)values;
     *t = (struct checkpoint_tensor){.name = "noise",
         .dtype = DTYPE_BF16,

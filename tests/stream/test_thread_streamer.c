@@ -7,8 +7,10 @@
 
 #include "base/memory.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define STAGING (CARGO_CHUNK_BYTES + 8192)
@@ -193,6 +195,56 @@ static void test_nan_weight(void **state)
     }
 }
 
+static int64_t modified_ns(const struct noise_model *m)
+{
+    struct stat info;
+
+    assert_int_equal(fstat(m->file.fd, &info), 0);
+    return info.st_mtim.tv_sec * 1000000000LL + info.st_mtim.tv_nsec;
+}
+
+/* Overwrites bytes of the model's file behind its back. */
+static void damage(const struct noise_model *m, uint64_t offset, size_t bytes)
+{
+    char path[64], junk[4096];
+    int fd;
+
+    memset(junk, 0xa7, sizeof junk);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", m->file.fd);
+    fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, junk, bytes, (off_t)offset), bytes);
+    close(fd);
+}
+
+/* A damaged payload is refused by its header; what else is wrong in it harms nobody but itself. */
+static void test_damaged_payload(void **state)
+{
+    static const struct {
+        uint64_t offset;
+        size_t bytes;
+        enum shoal_status status;
+    } cases[] = {
+        {0, 4, SHOAL_E_FORMAT}, {16, 8, SHOAL_E_FORMAT}, {64, 64, SHOAL_OK}, {200, 4096, SHOAL_OK}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct streamer_place places[BLOCKS] = {{.disk = true}};
+        struct shoal_error error = {0};
+        struct noise_model m;
+        struct rig rig;
+
+        noise_open(&m, 4, true);
+        damage(&m, m.tensors[11].offset + cases[i].offset, cases[i].bytes);
+        m.file.modified_ns = modified_ns(&m);
+        rig_open(&rig, &m, new_device(), places, m.largest * 2, 2 * STAGING);
+        assert_ok(rig_start(&rig, &error));
+        assert_int_equal(walk_until_failure(&rig, &error), cases[i].status);
+        rig_close(&rig);
+        noise_close(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +253,7 @@ int main(void)
         cmocka_unit_test(test_cancel_midway),
         cmocka_unit_test(test_failures_leave_nothing),
         cmocka_unit_test(test_nan_weight),
+        cmocka_unit_test(test_damaged_payload),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,13 +2,13 @@
 #include "stream/intake.h"
 
 #include "base/memory.h"
-#include "base/ring.h"
 #include "base/size.h"
 
 #include <stdio.h>
 
-#define DEPTH 16     /* reads under way at once */
-#define MAX_READS 64 /* read or being read, and not yet copied */
+#define DEPTH 16       /* reads under way at once */
+#define LEAST_READS 64 /* read or being read, and not yet copied */
+#define MOST_READS 1024
 
 /* A chunk that is read, waits to be copied, or is being copied. */
 struct arrival {
@@ -16,10 +16,11 @@ struct arrival {
     int32_t position, chunk;
     char *to;
     bool complete, staged;
-    struct event *copied; /* of staged ones: the range is free after it */
+    uint64_t begin;       /* of staged ones: in the staging ring */
+    struct event *copied; /* and after it their range is free */
 };
 
-/* retired <= taken <= accepted <= issued; arrival n is at n % MAX_READS. Reads complete in any
+/* retired <= taken <= accepted <= issued; arrival n is at n % room. Reads complete in any
  * order, but are looked at and handed out in the order of need. */
 struct intake_state {
     struct intake_setup setup;
@@ -30,17 +31,22 @@ struct intake_state {
     char *shelf; /* all images of the RAM tier */
     uint64_t shelf_bytes;
     uint64_t *image_at; /* by position, in the shelf */
-    char *staging;
-    struct ring ring;          /* over `staging` */
-    uint64_t staged, unstaged; /* chunks put there, chunks whose copy has ended */
+    char *staging;      /* a ring of chunks, first in, first out */
+    uint64_t head;      /* where the next one goes, if there is room */
 
-    struct arrival arrivals[MAX_READS];
+    struct arrival *arrivals; /* [room] */
+    uint64_t room;
     uint64_t issued, accepted, taken, retired;
     uint64_t read_visit; /* the next chunk to read */
     int32_t read_chunk;
     uint64_t read_bytes;
     char reads[64]; /* how files are read */
 };
+
+static struct arrival *arrival_at(const struct intake_state *s, uint64_t index)
+{
+    return &s->arrivals[index % s->room];
+}
 
 /* ---- what is there ---- */
 
@@ -60,7 +66,7 @@ const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk)
 {
     struct intake_state *s = intake->state;
     int32_t position = visits_position(&s->setup.visits, visit);
-    const struct arrival *next = &s->arrivals[s->taken % MAX_READS];
+    const struct arrival *next = arrival_at(s, s->taken);
 
     if (!needs_reading(s, visit))
         return image_of(s, position) + s->setup.cargos[position].chunks[chunk].at;
@@ -78,7 +84,7 @@ bool intake_is_staged(const struct intake *intake, uint64_t visit)
 void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream)
 {
     struct intake_state *s = intake->state;
-    struct arrival *next = &s->arrivals[s->taken % MAX_READS];
+    struct arrival *next = arrival_at(s, s->taken);
 
     if (!needs_reading(s, visit)) return;
     if (next->staged) s->setup.device->ops->event_record(stream, next->copied);
@@ -95,7 +101,7 @@ static void retire(struct intake *intake, bool wait)
     const struct device_ops *ops = s->setup.device->ops;
 
     for (; s->retired < s->taken; s->retired++, wait = false) {
-        struct arrival *oldest = &s->arrivals[s->retired % MAX_READS];
+        struct arrival *oldest = arrival_at(s, s->retired);
 
         if (!oldest->staged) continue;
         if (wait && !ops->event_happened(oldest->copied)) {
@@ -104,44 +110,61 @@ static void retire(struct intake *intake, bool wait)
             mutex_lock(&intake->mutex);
         }
         if (!ops->event_happened(oldest->copied)) return;
-        s->unstaged++;
     }
 }
 
-/* held. A place for the chunk; NULL: none yet. */
-static char *place_for(struct intake_state *s, int32_t position, const struct cargo_chunk *chunk)
+/* held. Where `bytes` can go in the staging ring; false: nowhere yet. */
+static bool stage(struct intake_state *s, uint64_t bytes, uint64_t *begin)
 {
-    uint64_t offset, retired[RING_MAX_SPANS];
-    int32_t retired_count;
+    uint64_t oldest = s->retired;
+    uint64_t end = s->setup.staging_bytes; /* of the free space that begins at the head */
 
-    if (s->setup.kept[position]) return image_of(s, position) + chunk->at;
-    if (!ring_place(
-            &s->ring, chunk->bytes, s->staged, s->unstaged, &offset, retired, &retired_count))
-        return NULL;
-    s->staged++;
-    return s->staging + offset;
+    while (oldest < s->issued && !arrival_at(s, oldest)->staged)
+        oldest++;
+    if (oldest == s->issued) {
+        *begin = 0; /* it is empty */
+        return true;
+    }
+    if (s->head <= arrival_at(s, oldest)->begin) end = arrival_at(s, oldest)->begin;
+    *begin = s->head;
+    if (s->head + bytes <= end) return true;
+    *begin = 0;
+    return s->head > arrival_at(s, oldest)->begin && bytes <= arrival_at(s, oldest)->begin;
+}
+
+/* held. A place for the chunk; false: none yet. */
+static bool place(
+    struct intake_state *s, int32_t position, const struct cargo_chunk *chunk, struct arrival *a)
+{
+    a->staged = !s->setup.kept[position];
+    if (!a->staged) {
+        a->to = image_of(s, position) + chunk->at;
+        return true;
+    }
+    if (!stage(s, chunk->bytes, &a->begin)) return false;
+    a->to = s->staging + a->begin;
+    s->head = a->begin + chunk->bytes;
+    return true;
 }
 
 /* held. Gives the reader every chunk that has a place. */
 static enum shoal_status issue(struct intake_state *s, struct shoal_error *error)
 {
-    while (s->read_visit < s->setup.visits.total && s->issued - s->retired < MAX_READS) {
+    while (s->read_visit < s->setup.visits.total && s->issued - s->retired < s->room) {
         int32_t position = visits_position(&s->setup.visits, s->read_visit);
         const struct cargo *cargo = &s->setup.cargos[position];
         const struct cargo_chunk *chunk = &cargo->chunks[s->read_chunk];
-        struct arrival *a = &s->arrivals[s->issued % MAX_READS];
+        struct arrival *a = arrival_at(s, s->issued);
 
         if (!needs_reading(s, s->read_visit) || s->read_chunk == cargo->chunk_count) {
             s->read_visit++;
             s->read_chunk = 0;
             continue;
         }
-        a->to = place_for(s, position, chunk);
-        if (!a->to) return SHOAL_OK;
+        if (!place(s, position, chunk, a)) return SHOAL_OK;
         a->visit = s->read_visit;
         a->position = position;
         a->chunk = s->read_chunk++;
-        a->staged = !s->setup.kept[position];
         a->complete = false;
         s->issued++;
         TRY(reader_submit(s->reader,
@@ -173,8 +196,8 @@ static enum shoal_status accept(struct intake *intake, struct shoal_error *error
 {
     struct intake_state *s = intake->state;
 
-    while (s->accepted < s->issued && s->arrivals[s->accepted % MAX_READS].complete) {
-        const struct arrival *a = &s->arrivals[s->accepted % MAX_READS];
+    while (s->accepted < s->issued && arrival_at(s, s->accepted)->complete) {
+        const struct arrival *a = arrival_at(s, s->accepted);
 
         TRY(check_arrival(s, a, error));
         mutex_lock(&intake->mutex);
@@ -264,14 +287,26 @@ static enum shoal_status reserve(struct intake_state *s, struct shoal_error *err
     /* Large pages: with small ones a drive's transfers take twice the time. */
     if (s->shelf) pages_want_large(s->shelf, s->shelf_bytes);
     if (s->staging) pages_want_large(s->staging, s->setup.staging_bytes);
-    ring_init(&s->ring, s->setup.staging_bytes);
+    return SHOAL_OK;
+}
+
+/* As many as the staging ring holds, and some for the RAM tier; a run's last chunk may be small. */
+static enum shoal_status create_arrivals(struct intake_state *s, struct shoal_error *error)
+{
+    const struct device_ops *ops = s->setup.device->ops;
+
+    s->room = LEAST_READS + 2 * (s->setup.staging_bytes / CARGO_CHUNK_BYTES);
+    if (s->room > MOST_READS) s->room = MOST_READS;
+    s->arrivals = mem_calloc((size_t)s->room, sizeof *s->arrivals);
+    if (!s->arrivals) FAIL_MEMORY(error);
+    for (uint64_t i = 0; i < s->room; i++)
+        TRY(ops->event_create(s->setup.device, &s->arrivals[i].copied, error));
     return SHOAL_OK;
 }
 
 enum shoal_status intake_open(
     struct intake *intake, const struct intake_setup *setup, struct shoal_error *error)
 {
-    struct device *device = setup->device;
     struct intake_state *s = mem_calloc(1, sizeof *s);
     enum shoal_status status;
 
@@ -281,8 +316,7 @@ enum shoal_status intake_open(
     mutex_init(&intake->mutex);
     cond_init(&intake->changed);
     TRY_OR_FAIL(reserve(s, error));
-    for (int i = 0; i < MAX_READS; i++)
-        TRY_OR_FAIL(device->ops->event_create(device, &s->arrivals[i].copied, error));
+    TRY_OR_FAIL(create_arrivals(s, error));
     TRY_OR_FAIL(reader_create(&s->reader, setup->backend, DEPTH, error));
     TRY_OR_FAIL(thread_start(&s->thread, read_ahead, intake, error));
     s->started = true;
@@ -313,8 +347,9 @@ void intake_close(struct intake *intake)
     if (!s) return;
     intake_stop(intake);
     reader_destroy(&s->reader);
-    for (int i = 0; i < MAX_READS; i++)
+    for (uint64_t i = 0; s->arrivals && i < s->room; i++)
         if (s->arrivals[i].copied) s->setup.device->ops->event_destroy(&s->arrivals[i].copied);
+    mem_free(s->arrivals);
     pages_free(s->shelf, s->shelf_bytes);
     pages_free(s->staging, s->setup.staging_bytes);
     cond_fini(&intake->changed);

@@ -93,7 +93,7 @@ static void disk_text(const struct report *r, struct text *t)
     char size[SIZE_TEXT_BYTES];
 
     row(t, "disk", "sequential", rates->disk_sequential_bytes, "GB/s",
-        f->cached ? "4 MiB reads; not past the page cache" : "4 MiB O_DIRECT reads");
+        f->cached ? "4 MiB reads; not past the page cache" : "1 MiB O_DIRECT reads");
     text_append(&note, "%s; %.0f %% of sequential", f->reader,
         100 * rates->disk_bytes / rates->disk_sequential_bytes);
     row(t, "", "as the loop reads", rates->disk_bytes, "GB/s", note.failed ? "" : note.data);

@@ -7,6 +7,7 @@
 #include "base/reader.h"
 #include "base/rng.h"
 #include "base/size.h"
+#include "memory/cargo.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DISK_DEPTH 8 /* reads under way at once */
+#define DISK_DEPTH 16 /* reads under way at once */
 #define DISK_ROUNDS 3
 #define DISK_ROUND_NS 600000000u /* of each way of reading */
 
@@ -49,14 +50,14 @@ struct disk {
  * round. */
 static uint64_t piece_offset(const struct disk *disk, uint64_t nth)
 {
-    return (disk->start + nth) % disk->pieces * LINKS_PIECE_BYTES;
+    return (disk->start + nth) % disk->pieces * CARGO_CHUNK_BYTES;
 }
 
 static uint64_t piece_bytes(const struct disk *disk, uint64_t nth)
 {
     uint64_t left = disk->file.bytes - piece_offset(disk, nth);
 
-    return left < LINKS_PIECE_BYTES ? left : LINKS_PIECE_BYTES;
+    return left < CARGO_CHUNK_BYTES ? left : CARGO_CHUNK_BYTES;
 }
 
 /* The drive is to be measured, not what is left in memory from before. A file is read round and
@@ -77,7 +78,7 @@ static enum shoal_status read_in_turn(
         uint64_t least = piece_bytes(disk, nth), have = 0;
 
         while (have < least) {
-            ssize_t got = pread(fd, disk->buffer + have, LINKS_PIECE_BYTES - have,
+            ssize_t got = pread(fd, disk->buffer + have, CARGO_CHUNK_BYTES - have,
                 (off_t)(piece_offset(disk, nth) + have));
 
             if (got < 0 && errno == EINTR) continue;
@@ -106,7 +107,7 @@ static enum shoal_status read_at_depth(
     int free_count = 0;
 
     for (; free_count < DISK_DEPTH; free_count++)
-        free[free_count] = disk->buffer + (uint64_t)free_count * LINKS_PIECE_BYTES;
+        free[free_count] = disk->buffer + (uint64_t)free_count * CARGO_CHUNK_BYTES;
     for (;;) {
         bool more = given < disk->pieces && (given == 0 || clock_ns() - begun < DISK_ROUND_NS);
 
@@ -162,7 +163,7 @@ enum shoal_status links_measure_disk(
     figures->rates.disk_bytes = figures->rates.disk_sequential_bytes = 0;
     TRY(file_open(path, &disk.file, error));
     figures->file_bytes = disk.file.bytes;
-    disk.pieces = (disk.file.bytes + LINKS_PIECE_BYTES - 1) / LINKS_PIECE_BYTES;
+    disk.pieces = (disk.file.bytes + CARGO_CHUNK_BYTES - 1) / CARGO_CHUNK_BYTES;
     if (disk.pieces == 0) {
         status = error_set(error, SHOAL_E_INVALID, __FILE__, __LINE__,
             "%s is empty: name a file of a few GB", path);
@@ -170,18 +171,19 @@ enum shoal_status links_measure_disk(
     }
     disk.direct_fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     figures->cached = disk.direct_fd < 0;
-    disk.buffer = pages_alloc(DISK_DEPTH * LINKS_PIECE_BYTES);
+    disk.buffer = pages_alloc(DISK_DEPTH * CARGO_CHUNK_BYTES);
     if (!disk.buffer) {
         status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
         goto fail;
     }
-    memset(disk.buffer, 0, DISK_DEPTH * LINKS_PIECE_BYTES); /* its pages are not to be measured */
+    pages_want_large(disk.buffer, DISK_DEPTH * CARGO_CHUNK_BYTES); /* as the streamer does */
+    memset(disk.buffer, 0, DISK_DEPTH * CARGO_CHUNK_BYTES); /* its pages are not to be measured */
     TRY_OR_FAIL(reader_create(&disk.reader, READER_AUTO, DISK_DEPTH, error));
     status = read_rounds(&disk, figures, error);
     snprintf(figures->reader, sizeof figures->reader, "%s", reader_describe(disk.reader));
 fail:
     reader_destroy(&disk.reader);
-    pages_free(disk.buffer, DISK_DEPTH * LINKS_PIECE_BYTES);
+    pages_free(disk.buffer, DISK_DEPTH * CARGO_CHUNK_BYTES);
     if (disk.direct_fd >= 0) close(disk.direct_fd);
     file_close(&disk.file);
     return status;

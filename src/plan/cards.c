@@ -1,7 +1,8 @@
 /*
  * Cards that one may ask about without having them: published figures, turned into rates.
  *
- * Peaks, all dense and with F32 accumulation, memory and bus are NVIDIA's:
+ * Peaks, all dense and with F32 accumulation, memory and bus are NVIDIA's, as lists of cards repeat
+ * them:
  *   RTX 3060   GA10x whitepaper: 512 operations a clock and SM; 28 SMs at 1.777 GHz; 15 Gbps x 192
  *   RTX 4060   Ada whitepaper: the same 512; 24 SMs at 2.46 GHz; 17 Gbps x 128; 8 lanes only
  *   RTX 4090   Ada whitepaper, appendix A: 165.2 TFLOPS, 1008 GB/s

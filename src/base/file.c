@@ -2,6 +2,7 @@
 #include "base/file.h"
 
 #include "base/memory.h"
+#include "base/writer.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -129,62 +130,23 @@ fail:
     return status;
 }
 
-/* Opens a new file beside `path`; *temporary is its name, mem_free'd by the caller. */
-static int open_beside(const char *path, char **temporary)
-{
-    int fd = -1;
-
-    errno = EEXIST;
-    /* Made by open and not by mkstemp, so that the permissions are what the umask leaves. */
-    for (int i = 0; i < 100 && fd < 0 && errno == EEXIST; i++) {
-        *temporary = mem_format("%s.%ld-%d.part", path, (long)getpid(), i);
-        if (!*temporary) {
-            errno = ENOMEM;
-            return -1;
-        }
-        fd = open(*temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0) break;
-        mem_free(*temporary);
-        *temporary = NULL;
-    }
-    return fd;
-}
-
-/* Writes all of it; 0 or an errno. */
-static int write_all(int fd, const char *from, size_t bytes)
-{
-    while (bytes) {
-        ssize_t put = write(fd, from, bytes);
-
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return errno;
-        from += put;
-        bytes -= (size_t)put;
-    }
-    return 0;
-}
-
 enum shoal_status file_write_whole(
     const char *path, const void *data, size_t bytes, struct shoal_error *error)
 {
-    struct stat info;
-    char *target = realpath(path, NULL), *temporary = NULL;
-    int fd, code;
+    enum shoal_status status;
+    struct writer writer;
 
-    /* A link keeps pointing where it does: what it points to is replaced. */
-    if (!target && !lstat(path, &info) && S_ISLNK(info.st_mode))
-        FAIL(error, SHOAL_E_IO, "cannot write %s: it is a link to nothing", path);
-    fd = open_beside(target ? target : path, &temporary);
-    code = fd < 0 ? errno : write_all(fd, data, bytes);
-    if (fd >= 0 && close(fd) && !code) code = errno;
-    if (!code && rename(temporary, target ? target : path)) code = errno;
-    if (code && fd >= 0) unlink(temporary);
-    mem_free(temporary);
-    mem_free(target);
-    if (code)
-        FAIL(error, code == ENOMEM ? SHOAL_E_MEMORY : SHOAL_E_IO, "cannot write %s: %s", path,
-            strerror(code));
-    return SHOAL_OK;
+    TRY(writer_open(path, &writer, error));
+    status = writer_put(&writer, 0, data, bytes, error);
+    if (!status) status = writer_commit(&writer, false, error);
+    writer_close(&writer);
+    return status;
+}
+
+enum shoal_status file_remove(const char *path, struct shoal_error *error)
+{
+    if (!unlink(path) || errno == ENOENT) return SHOAL_OK;
+    FAIL(error, SHOAL_E_IO, "cannot remove %s: %s", path, strerror(errno));
 }
 
 static int by_name(const void *a, const void *b)

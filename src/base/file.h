@@ -37,6 +37,9 @@ enum shoal_status file_read_all(const char *path, uint64_t limit, char **data, s
 enum shoal_status file_write_whole(
     const char *path, const void *data, size_t bytes, struct shoal_error *error) SHOAL_CHECKED;
 
+/* Accepts that there is none. */
+enum shoal_status file_remove(const char *path, struct shoal_error *error) SHOAL_CHECKED;
+
 enum file_kind { FILE_NONE, FILE_REGULAR, FILE_FOLDER, FILE_OTHER };
 enum file_kind file_kind(const char *path);
 

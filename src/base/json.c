@@ -28,16 +28,26 @@ void json_put(json_t *object, const char *key, json_t *value, bool *failed)
     if (json_object_set_new(object, key, value)) *failed = true;
 }
 
-char *json_print(const json_t *json)
+static char *print(const json_t *json, size_t flags)
 {
-    size_t bytes = json_dumpb(json, NULL, 0, JSON_INDENT(2));
+    size_t bytes = json_dumpb(json, NULL, 0, flags);
     char *text = bytes ? mem_alloc(bytes + 1) : NULL;
 
     if (!text) return NULL;
-    if (json_dumpb(json, text, bytes, JSON_INDENT(2)) != bytes) {
+    if (json_dumpb(json, text, bytes, flags) != bytes) {
         mem_free(text);
         return NULL;
     }
     text[bytes] = 0;
     return text;
+}
+
+char *json_print(const json_t *json)
+{
+    return print(json, JSON_INDENT(2));
+}
+
+char *json_print_compact(const json_t *json)
+{
+    return print(json, JSON_COMPACT);
 }

@@ -17,5 +17,6 @@ void json_put(json_t *object, const char *key, json_t *value, bool *failed);
  * NULL. (json_dumps may leave out a piece when it runs out of memory.)
  */
 char *json_print(const json_t *json);
+char *json_print_compact(const json_t *json); /* the same on one line */
 
 #endif

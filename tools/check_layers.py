@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {
     "base": [],
     "tensor": ["base"],
-    "checkpoint": ["tensor"],
     "wire": ["tensor"],
+    "checkpoint": ["wire"],
     "device": ["wire"],
     "layers": ["device"],
     "models": ["layers", "checkpoint"],

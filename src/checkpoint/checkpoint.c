@@ -4,12 +4,14 @@
  */
 #include "checkpoint/checkpoint.h"
 
+#include "base/checksum.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/index.h"
 #include "checkpoint/json.h"
 #include "checkpoint/safetensors.h"
+#include "wire/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -330,14 +332,84 @@ enum shoal_status checkpoint_value(
     return SHOAL_OK;
 }
 
+size_t checkpoint_file_count(const struct checkpoint *checkpoint)
+{
+    return checkpoint->part_count;
+}
+
+const struct file *checkpoint_file(const struct checkpoint *checkpoint, size_t index)
+{
+    return &checkpoint->parts[index].file;
+}
+
+bool checkpoint_file_metadata(const struct checkpoint *checkpoint, size_t file, size_t index,
+    const char **key, const char **value)
+{
+    const struct safetensors *header = &checkpoint->parts[file].header;
+
+    if (index >= header->metadata_count) return false;
+    *key = header->metadata[index].key;
+    *value = header->metadata[index].value;
+    return true;
+}
+
+/* ---- reading ---- */
+
+static enum shoal_status unpack(const struct checkpoint_tensor *tensor, const void *payload,
+    void *data, struct shoal_error *error)
+{
+    const char *path = tensor->file->path;
+    struct wire_info info;
+    uint64_t count;
+
+    TRY(wire_check(payload, tensor->stored_bytes, path, &info, error));
+    if (!shape_count(&tensor->shape, &count) || info.dtype != tensor->dtype || info.count != count)
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s: its packed data are %llu of %s, and not what its header says", path,
+            (unsigned long long)info.count, dtype_name(info.dtype));
+    wire_decode(payload, 0, count / WIRE_TILE + (count % WIRE_TILE != 0), data);
+    return SHOAL_OK;
+}
+
+static enum shoal_status check_and_unpack(const struct checkpoint_tensor *tensor,
+    const void *stored, void *data, struct shoal_error *error)
+{
+    TRY(file_check_unchanged(tensor->file, error));
+    if (tensor->has_checksum && checksum_of(stored, tensor->stored_bytes) != tensor->checksum)
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s: its bytes are not those that were written (the checksum differs); the file is "
+            "damaged: convert the original again",
+            tensor->file->path);
+    return tensor->packed ? unpack(tensor, stored, data, error) : SHOAL_OK;
+}
+
+static void name_tensor(struct shoal_error *error, const struct checkpoint_tensor *tensor)
+{
+    char name[JSON_SHOWN_BYTES];
+
+    error_prefix(error, "tensor '%s': ", json_show(name, tensor->name));
+}
+
+enum shoal_status checkpoint_unpack(const struct checkpoint_tensor *tensor, const void *stored,
+    void *data, struct shoal_error *error)
+{
+    enum shoal_status status = check_and_unpack(tensor, stored, data, error);
+
+    if (status) name_tensor(error, tensor);
+    return status;
+}
+
 enum shoal_status checkpoint_read(
     const struct checkpoint_tensor *tensor, void *data, struct shoal_error *error)
 {
-    enum shoal_status status =
-        file_read_at(tensor->file, tensor->offset, data, tensor->bytes, error);
-    char name[JSON_SHOWN_BYTES];
+    void *payload = tensor->packed ? pages_alloc(tensor->stored_bytes) : NULL;
+    void *stored = payload ? payload : data;
+    enum shoal_status status;
 
-    if (!status) status = file_check_unchanged(tensor->file, error);
-    if (status) error_prefix(error, "tensor '%s': ", json_show(name, tensor->name));
+    if (tensor->packed && !payload) FAIL_MEMORY(error);
+    status = file_read_at(tensor->file, tensor->offset, stored, tensor->stored_bytes, error);
+    if (!status) status = check_and_unpack(tensor, stored, data, error);
+    if (status) name_tensor(error, tensor);
+    if (payload) pages_free(payload, tensor->stored_bytes);
     return status;
 }

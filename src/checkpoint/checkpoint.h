@@ -17,6 +17,8 @@ struct checkpoint_tensor {
     uint64_t bytes;                /* of its values, by dtype and shape */
     uint64_t offset, stored_bytes; /* in the file; checked against its length */
     bool packed; /* stored as a payload of the lossless wire; else stored_bytes is bytes */
+    bool has_checksum;
+    uint64_t checksum; /* base/checksum.h, of the bytes as stored */
     const struct file *file;
 };
 
@@ -38,15 +40,29 @@ const struct checkpoint_tensor *checkpoint_at(
 /* NULL when there is none of that name. */
 const struct checkpoint_tensor *checkpoint_find(
     const struct checkpoint *checkpoint, const char *name);
-/* A value of the header's __metadata__, or a string of a GGUF file's metadata; or NULL. */
+/* A value of a header's __metadata__, or a string of a GGUF file's metadata; or NULL. */
 const char *checkpoint_metadata(const struct checkpoint *checkpoint, const char *key);
 
 /* A value of a GGUF file's metadata as JSON, the caller's to json_decref; NULL: there is none. */
 enum shoal_status checkpoint_value(const struct checkpoint *checkpoint, const char *key,
     json_t **value, struct shoal_error *error) SHOAL_CHECKED;
 
-/* The tensor's bytes as stored, `bytes` of them. */
+/* The files it lies in: one, or all shards. */
+size_t checkpoint_file_count(const struct checkpoint *checkpoint);
+const struct file *checkpoint_file(const struct checkpoint *checkpoint, size_t index);
+/* Pair `index` of that file's __metadata__, less what the packed container says of itself
+ * (container.h). False: there is none. */
+bool checkpoint_file_metadata(const struct checkpoint *checkpoint, size_t file, size_t index,
+    const char **key, const char **value);
+
+/* The tensor's values, `bytes` of them: checked against its checksum if it has one, unpacked if it
+ * is packed. */
 enum shoal_status checkpoint_read(
     const struct checkpoint_tensor *tensor, void *data, struct shoal_error *error) SHOAL_CHECKED;
+
+/* The same from the bytes as stored, which somebody has read. Of a packed tensor they lie at a
+ * multiple of WIRE_ALIGNMENT, and its values go to `data`; others are only looked at. */
+enum shoal_status checkpoint_unpack(const struct checkpoint_tensor *tensor, const void *stored,
+    void *data, struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

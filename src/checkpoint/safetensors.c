@@ -1,12 +1,14 @@
 /*
  * The safetensors header, checked. Every number is hostile until it has passed here: afterwards a
- * tensor's shape, type and byte range agree, lie in the file and overlap no other.
+ * tensor's shape, type and byte range agree, lie in the file and overlap no other. What is packed
+ * has its own marks in the header, which container.c reads.
  */
 #include "checkpoint/safetensors.h"
 
 #include "base/memory.h"
 #include "base/size.h"
 #include "base/text.h"
+#include "checkpoint/container.h"
 #include "checkpoint/json.h"
 
 #include <stdlib.h>
@@ -285,8 +287,10 @@ static enum shoal_status list_tensors(const char *path, json_t *header, uint64_t
     to = parsed->text;
     json_object_foreach(metadata, key, value)
     {
-        struct safetensors_pair *pair = &parsed->metadata[parsed->metadata_count++];
+        struct safetensors_pair *pair = &parsed->metadata[parsed->metadata_count];
 
+        if (container_owns(key)) continue;
+        parsed->metadata_count++;
         pair->key = put_text(&to, key);
         pair->value = put_text(&to, json_string_value(value));
     }
@@ -305,7 +309,7 @@ static enum shoal_status list_tensors(const char *path, json_t *header, uint64_t
     qsort(parsed->tensors, parsed->count, sizeof *parsed->tensors, by_name);
     for (size_t i = 0; i < parsed->count; i++)
         parsed->tensors[i].offset += data_offset;
-    return SHOAL_OK;
+    return container_read(path, metadata, parsed->tensors, parsed->count, error);
 }
 
 enum shoal_status safetensors_parse(const char *path, const char *header, size_t bytes,

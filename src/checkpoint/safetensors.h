@@ -20,7 +20,7 @@ struct safetensors_pair {
 struct safetensors {
     struct checkpoint_tensor *tensors; /* sorted by name; .file is NULL */
     size_t count;
-    struct safetensors_pair *metadata; /* in the header's order */
+    struct safetensors_pair *metadata; /* in the header's order, less the container's own */
     size_t metadata_count;
     char *text; /* what the names, keys and values above point into */
 };

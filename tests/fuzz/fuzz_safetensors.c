@@ -1,16 +1,11 @@
 /*
  * Fuzz target: the input is a whole safetensors file. What the parser accepts must keep every
  * promise that the rest of the library relies on.
- *
- *     make fuzz    # or: clang -g -O1 -std=gnu17 -D_GNU_SOURCE -Isrc -Iinclude
- *                  #       -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
- *                  #       tests/fuzz/fuzz_safetensors.c src/checkpoint/?*.c src/tensor/?*.c
- *                  #       src/base/?*.c -ljansson -lm -lpthread -o fuzz_safetensors
- *                  # ./fuzz_safetensors -dict=tests/fuzz/safetensors.dict NEW_FOLDER
- *                  #       tests/fuzz/corpus/safetensors
+ * `make fuzz` builds and runs it.
  */
 #include "base/size.h"
 #include "checkpoint/safetensors.h"
+#include "wire/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,20 +20,28 @@ static void require(bool holds)
 static void check_tensors(const struct safetensors *parsed, uint64_t data_offset, uint64_t end)
 {
     uint64_t total = 0;
+    bool packed = false;
 
     for (size_t i = 0; i < parsed->count; i++) {
         const struct checkpoint_tensor *tensor = &parsed->tensors[i];
-        uint64_t bytes;
+        uint64_t bytes, count;
 
         require(!i || strcmp(parsed->tensors[i - 1].name, tensor->name) < 0);
         require(tensor->shape.rank >= 0 && tensor->shape.rank <= SHAPE_MAX_RANK);
         require(shape_bytes(&tensor->shape, tensor->dtype, &bytes) && bytes == tensor->bytes);
         require(tensor->offset >= data_offset && tensor->offset <= end);
-        require(tensor->bytes <= end - tensor->offset);
-        require(size_add(total, tensor->bytes, &total));
+        require(tensor->stored_bytes <= end - tensor->offset);
+        require(size_add(total, tensor->stored_bytes, &total));
+        packed = packed || tensor->packed;
+        if (tensor->packed)
+            require(wire_packs(tensor->dtype) && shape_count(&tensor->shape, &count) &&
+                    count <= WIRE_MOST && tensor->stored_bytes >= WIRE_ALIGNMENT &&
+                    tensor->stored_bytes <= wire_bound(tensor->dtype, count));
+        else
+            require(tensor->stored_bytes == tensor->bytes);
     }
-    /* None overlaps another, since together they are the data. */
-    require(total == end - data_offset);
+    /* None overlaps another, since together they are the data, with what follows payloads. */
+    require(packed ? total <= end - data_offset : total == end - data_offset);
     for (size_t i = 0; i < parsed->metadata_count; i++)
         require(parsed->metadata[i].key && parsed->metadata[i].value);
 }

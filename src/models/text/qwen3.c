@@ -251,6 +251,11 @@ static void check_embedding(struct source *s, const struct qwen3_config *c)
             "%s: tensor %s is %s %s, but must have %lld columns, of one of " DTYPES_COMPUTED_TEXT,
             e->file->path, e->name, dtype_name(e->dtype), shape_format(shown, &e->shape),
             (long long)c->hidden);
+    else if (e->packed)
+        s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
+            "%s: tensor %s is packed, but rows are read from it one by one: convert the original "
+            "with shoal convert, which leaves it as it is",
+            e->file->path, e->name);
     else if (source_tensor(s, "layers.0.self_attn.q_proj.bias"))
         s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
             "%s: its attention has biases, which Qwen3's has not", checkpoint_path(s->checkpoint));

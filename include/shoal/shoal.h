@@ -101,6 +101,8 @@ struct shoal_model_paths {
     const char *text_encoder;
     const char *vae;
     const char *tokenizer;
+    const char *disk_cache; /* a folder of packed copies: those that are there are opened in place
+                               of the DiT's and the text encoder's files. NULL: none */
 };
 
 /* Reads headers, configurations and the tokenizer; no weights. The model is the caller's to close.
@@ -307,6 +309,85 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_result_write_png(
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_result_write_trace(
     const struct shoal_result *result, const char *path, struct shoal_error *error);
+
+/* ---- packed files ---- */
+
+/*
+ * Weights can be packed without loss: BF16 to about two thirds of its bytes, F16 and FP8 (E4M3) to
+ * about 85 per cent. A packed file is a safetensors file (docs/formats.md) that is opened as any
+ * other; models whose files are plain can have packed copies in a cache on disk.
+ */
+
+struct shoal_pack_progress {
+    const char *part;           /* that is being written, e.g. "transformer" */
+    uint64_t done_bytes, bytes; /* of weights as computed with: done, of all parts */
+    uint64_t written_bytes;
+    double seconds;
+};
+
+/* A part that was written: a file, or the shards of one checkpoint. */
+struct shoal_packed_part {
+    const char *name;
+    uint64_t tensors, packed_tensors;
+    uint64_t bytes;         /* of weights as computed with */
+    uint64_t written_bytes; /* of the files, headers included */
+    double seconds;
+};
+
+/* Called from the thread that called the function. Any member may be NULL. */
+struct shoal_pack_callbacks {
+    void *user;
+    void (*progress)(void *user, const struct shoal_pack_progress *progress);
+    void (*written)(void *user, const struct shoal_packed_part *part);
+    bool (*cancelled)(void *user); /* true: SHOAL_E_CANCELLED, soon */
+};
+
+/*
+ * Writes the files at `in` again as `out`, packed or raw: a .safetensors file to a file; an index
+ * with its shards, or a model's folder with all that is in it, to a folder. `wire` is
+ * SHOAL_WIRE_PACKED or SHOAL_WIRE_RAW, which gives back the bytes that were packed. What is at
+ * `out` is an error, unless `replace` is true: then it takes the place of the file, or in a folder
+ * of the files of the same names. `out` appears complete or not at all.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_convert(const char *in, const char *out,
+    enum shoal_wire wire, bool replace, const struct shoal_pack_callbacks *callbacks,
+    struct shoal_error *error);
+
+/*
+ * A cache holds packed copies of DiTs and text encoders, one file each, under names made from the
+ * paths, sizes, times and headers of the original files: a copy of files that have changed since is
+ * not used. Several processes may use one cache.
+ */
+struct shoal_cache_state {
+    int32_t parts;          /* of the model, that can have a packed copy */
+    int32_t present;        /* and have one */
+    uint64_t missing_bytes; /* of the originals of those that have none */
+};
+
+/* What the cache `dir` has for the model that the paths name. Writes nothing. */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_look(const struct shoal_model_paths *paths,
+    const char *dir, struct shoal_cache_state *state, struct shoal_error *error);
+
+/* Writes the copies that are not there yet; makes `dir` if need be. A copy appears complete or not
+ * at all. If another process writes one already, this waits for it. */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_prepare(const struct shoal_model_paths *paths,
+    const char *dir, const struct shoal_pack_callbacks *callbacks, struct shoal_error *error);
+
+/*
+ * What the cache holds, and whether each copy still matches its original; as text or as one JSON
+ * object. *text is the caller's to free with shoal_text_free.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_list(
+    const char *dir, bool json, char **text, struct shoal_error *error);
+
+/* Removes the copies of these names, as shoal_cache_list says them; `count` 0: all. Other files are
+ * never touched. */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_remove(const char *dir,
+    const char *const *names, size_t count, uint64_t *removed_bytes, struct shoal_error *error);
+
+/* Removes the copies that match no original any more, and what was left of interrupted ones. */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_remove_stale(
+    const char *dir, uint64_t *removed_bytes, struct shoal_error *error);
 
 /* ---- machine ---- */
 

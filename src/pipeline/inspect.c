@@ -4,27 +4,50 @@
 #include "base/size.h"
 #include "base/text.h"
 #include "checkpoint/json.h"
-#include "models/family.h"
+#include "pipeline/parts.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- collecting: one JSON object says it all; the text is made from it ---- */
 
 /* In all of these *failed is set when out of memory, and what is made is not to be used then. */
+/* Bytes as computed with and as stored, of the tensors of each type; packed ones apart. */
 static json_t *dtypes_json(const struct checkpoint *checkpoint, bool *failed)
 {
-    uint64_t bytes[DTYPE_COUNT] = {0};
+    uint64_t bytes[DTYPE_COUNT][2] = {{0}}, stored[DTYPE_COUNT] = {0};
     json_t *object = json_object();
 
     for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_at(checkpoint, i);
 
-        bytes[tensor->dtype] += tensor->bytes;
+        bytes[tensor->dtype][tensor->packed] += tensor->bytes;
+        if (tensor->packed) stored[tensor->dtype] += tensor->stored_bytes;
     }
-    for (int i = 0; i < DTYPE_COUNT; i++)
-        if (bytes[i])
-            json_put(object, dtype_name((enum dtype)i), json_integer((json_int_t)bytes[i]), failed);
+    for (int i = 0; i < DTYPE_COUNT; i++) {
+        const char *name = dtype_name((enum dtype)i);
+        char packed[32];
+
+        snprintf(packed, sizeof packed, "%s, packed", name);
+        if (bytes[i][0]) json_put(object, name, json_integer((json_int_t)bytes[i][0]), failed);
+        if (bytes[i][1])
+            json_put(object, packed,
+                json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes[i][1], "stored_bytes",
+                    (json_int_t)stored[i]),
+                failed);
+    }
     return object;
+}
+
+/* What its tensors take in their files. */
+static uint64_t block_stored_bytes(const struct block *block)
+{
+    uint64_t bytes = 0;
+
+    for (int32_t w = 0; w < block->weight_count; w++)
+        for (int32_t p = 0; p < block->weights[w].piece_count; p++)
+            bytes += block->weights[w].pieces[p]->stored_bytes;
+    return bytes;
 }
 
 /* What is said of files that cannot be described: why not. */
@@ -41,7 +64,7 @@ static json_t *part_json(const struct checkpoint *checkpoint, const struct famil
     struct shoal_error error = {0};
     struct model *model = NULL;
     json_t *part, *blocks;
-    uint64_t total = 0;
+    uint64_t total = 0, stored = 0;
 
     part = json_pack("{s:s, s:s, s:s}", "kind", family_kind_name(family->kind), "family",
         family->name, "title", family->title);
@@ -51,13 +74,17 @@ static json_t *part_json(const struct checkpoint *checkpoint, const struct famil
     }
     blocks = json_array();
     for (int32_t i = 0; i < model->block_count; i++) {
+        uint64_t block_stored = block_stored_bytes(&model->blocks[i]);
+
         total += model->blocks[i].bytes;
+        stored += block_stored;
         json_append(blocks,
-            json_pack("{s:s, s:I}", "name", model->blocks[i].name, "bytes",
-                (json_int_t)model->blocks[i].bytes),
+            json_pack("{s:s, s:I, s:I}", "name", model->blocks[i].name, "bytes",
+                (json_int_t)model->blocks[i].bytes, "stored_bytes", (json_int_t)block_stored),
             failed);
     }
     json_put(part, "bytes", json_integer((json_int_t)total), failed);
+    json_put(part, "stored_bytes", json_integer((json_int_t)stored), failed);
     json_put(part, "blocks", blocks, failed);
     model_destroy(&model);
     return part;
@@ -70,15 +97,17 @@ static enum shoal_status checkpoint_json(
     struct checkpoint *checkpoint = NULL;
     json_t *parts = json_array();
     bool failed = false;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, stored = 0;
     char *config = NULL;
     enum shoal_status status;
 
     *object = NULL;
     TRY_OR_FAIL(checkpoint_open(path, &checkpoint, error));
     TRY_OR_FAIL(family_config_beside(path, &config, error));
-    for (size_t i = 0; i < checkpoint_count(checkpoint); i++)
+    for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
         bytes += checkpoint_at(checkpoint, i)->bytes;
+        stored += checkpoint_at(checkpoint, i)->stored_bytes;
+    }
     for (int kind = 0; kind < FAMILY_KINDS; kind++) {
         const struct family *family = family_detect(checkpoint, (enum family_kind)kind);
 
@@ -88,6 +117,7 @@ static enum shoal_status checkpoint_json(
     json_put(*object, "path", json_text(path), &failed);
     json_put(*object, "tensors", json_integer((json_int_t)checkpoint_count(checkpoint)), &failed);
     json_put(*object, "bytes", json_integer((json_int_t)bytes), &failed);
+    json_put(*object, "stored_bytes", json_integer((json_int_t)stored), &failed);
     json_put(*object, "dtypes", dtypes_json(checkpoint, &failed), &failed);
     json_put(*object, "parts", json_incref(parts), &failed);
     if (checkpoint_metadata(checkpoint, "tokenizer.ggml.model") ||
@@ -103,9 +133,6 @@ fail:
 }
 
 /* ---- folders ---- */
-
-static const char *const model_folders[] = {
-    "transformer", "text_encoder", "vae", "diffusion_models", "unet", "text_encoders", "clip"};
 
 /* A folder's checkpoint; NULL when out of memory. */
 static json_t *folder_json(const char *folder, bool *failed)
@@ -156,8 +183,8 @@ static bool carries_tokenizer(const json_t *checkpoints)
 /* A model's folder: every part's folder that is there, and what a model needs that is not. */
 static void model_json(const char *path, json_t *checkpoints, json_t *missing, bool *failed)
 {
-    for (size_t i = 0; i < sizeof model_folders / sizeof *model_folders; i++) {
-        char *folder = mem_format("%s/%s", path, model_folders[i]);
+    for (int i = 0; part_folder_names[i]; i++) {
+        char *folder = mem_format("%s/%s", path, part_folder_names[i]);
 
         if (!folder) *failed = true;
         if (folder && file_kind(folder) == FILE_FOLDER)
@@ -172,15 +199,25 @@ static void model_json(const char *path, json_t *checkpoints, json_t *missing, b
         json_append(missing, json_string("tokenizer (tokenizer/tokenizer.json)"), failed);
 }
 
-static bool is_model_folder(const char *path, bool *failed)
+/* ---- the text ---- */
+
+static uint64_t number(const json_t *object, const char *key)
 {
-    if (file_kind(path) != FILE_FOLDER) return false;
-    for (size_t i = 0; i < sizeof model_folders / sizeof *model_folders; i++)
-        if (kind_of(path, model_folders[i], failed) == FILE_FOLDER) return true;
-    return false;
+    return (uint64_t)json_integer_value(json_object_get(object, key));
 }
 
-/* ---- the text ---- */
+/* ", BF16 1.2 GiB" or ", BF16, packed: 22.8 GiB in 15.6 GiB (0.683)" */
+static void dtype_text(const char *name, const json_t *value, struct text *t)
+{
+    char size[SIZE_TEXT_BYTES], stored[SIZE_TEXT_BYTES];
+
+    if (!json_is_object(value))
+        text_append(t, ", %s %s", name, size_format(size, (uint64_t)json_integer_value(value)));
+    else
+        text_append(t, ", %s: %s in %s (%.3f)", name, size_format(size, number(value, "bytes")),
+            size_format(stored, number(value, "stored_bytes")),
+            (double)number(value, "stored_bytes") / (double)number(value, "bytes"));
+}
 
 static void part_text(const json_t *part, struct text *t)
 {
@@ -194,8 +231,8 @@ static void part_text(const json_t *part, struct text *t)
         text_append(t, "\n    cannot be run: %s\n", json_string_value(problem));
         return;
     }
-    text_append(t, ", %zu blocks, %s\n", json_array_size(blocks),
-        size_format(size, (uint64_t)json_integer_value(json_object_get(part, "bytes"))));
+    text_append(
+        t, ", %zu blocks, %s\n", json_array_size(blocks), size_format(size, number(part, "bytes")));
     /* Runs of blocks of one size take one line. */
     for (size_t i = 0, k; i < json_array_size(blocks); i = k) {
         json_int_t bytes = json_integer_value(json_object_get(json_array_get(blocks, i), "bytes"));
@@ -216,7 +253,7 @@ static void part_text(const json_t *part, struct text *t)
 static void checkpoint_text(const json_t *object, struct text *t)
 {
     const json_t *problem = json_object_get(object, "problem");
-    const json_t *parts = json_object_get(object, "parts"), *bytes;
+    const json_t *parts = json_object_get(object, "parts"), *value;
     char size[SIZE_TEXT_BYTES];
     const char *dtype;
 
@@ -225,11 +262,10 @@ static void checkpoint_text(const json_t *object, struct text *t)
         text_append(t, "  problem: %s\n", json_string_value(problem));
         return;
     }
-    text_append(t, "  %lld tensors, %s",
-        (long long)json_integer_value(json_object_get(object, "tensors")),
-        size_format(size, (uint64_t)json_integer_value(json_object_get(object, "bytes"))));
-    json_object_foreach(json_object_get(object, "dtypes"), dtype, bytes)
-        text_append(t, ", %s %s", dtype, size_format(size, (uint64_t)json_integer_value(bytes)));
+    text_append(t, "  %llu tensors, %s", (unsigned long long)number(object, "tensors"),
+        size_format(size, number(object, "bytes")));
+    json_object_foreach(json_object_get(object, "dtypes"), dtype, value)
+        dtype_text(dtype, value, t);
     text_append(t, "\n");
     if (json_object_get(object, "tokenizer")) text_append(t, "  a tokenizer in its metadata\n");
     if (!json_array_size(parts)) text_append(t, "  no family that shoal knows\n");
@@ -256,13 +292,14 @@ enum shoal_status shoal_inspect(const char *path, bool json, char **text, struct
 {
     json_t *checkpoints = json_array(), *missing = json_array(), *object = json_object();
     enum shoal_status status = SHOAL_OK;
-    bool failed = false;
+    bool failed = false, folders;
     json_t *one;
 
     *text = NULL;
-    if (is_model_folder(path, &failed)) {
+    TRY_OR_FAIL(part_folders_in(path, &folders, error));
+    if (folders) {
         model_json(path, checkpoints, missing, &failed);
-    } else if (!failed) {
+    } else {
         TRY_OR_FAIL(checkpoint_json(path, &one, error));
         json_append(checkpoints, one, &failed);
     }

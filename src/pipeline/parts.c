@@ -7,6 +7,7 @@
 #include "models/dit/zimage.h"
 #include "models/text/qwen3.h"
 #include "models/vae/klvae.h"
+#include "pipeline/cache.h"
 #include "tokenizer/gguf_vocab.h"
 
 #include <stdio.h>
@@ -21,6 +22,9 @@ static const char *const part_folders[FAMILY_KINDS][4] = {
     [FAMILY_VAE] = {"vae"},
 };
 
+const char *const part_folder_names[] = {"transformer", "text_encoder", "vae", "diffusion_models",
+    "unet", "text_encoders", "clip", NULL};
+
 static const char *const part_options[FAMILY_KINDS] = {"--dit", "--text-encoder", "--vae"};
 
 /* Joins folder and name; *path is mem_free'd by the caller. */
@@ -29,6 +33,19 @@ static enum shoal_status join(
 {
     *path = mem_format("%s/%s", folder, name);
     if (!*path) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+enum shoal_status part_folders_in(const char *path, bool *found, struct shoal_error *error)
+{
+    *found = false;
+    for (int i = 0; part_folder_names[i] && !*found && file_kind(path) == FILE_FOLDER; i++) {
+        char *folder;
+
+        TRY(join(path, part_folder_names[i], &folder, error));
+        *found = file_kind(folder) == FILE_FOLDER;
+        mem_free(folder);
+    }
     return SHOAL_OK;
 }
 
@@ -64,8 +81,7 @@ static const char *given_path(const struct shoal_model_paths *paths, enum family
     }
 }
 
-/* *path: the file or folder that holds the part; mem_free'd by the caller. */
-static enum shoal_status find_part(const struct shoal_model_paths *paths, enum family_kind kind,
+enum shoal_status part_find(const struct shoal_model_paths *paths, enum family_kind kind,
     char **path, struct shoal_error *error)
 {
     const char *given = given_path(paths, kind);
@@ -82,14 +98,30 @@ static enum shoal_status find_part(const struct shoal_model_paths *paths, enum f
     return SHOAL_OK;
 }
 
+/* The checkpoint, or the packed copy of it that is in the cache. */
+static enum shoal_status open_checkpoint(const struct shoal_model_paths *paths,
+    enum family_kind kind, const char *path, struct checkpoint **checkpoint,
+    struct shoal_error *error)
+{
+    struct checkpoint *copy = NULL;
+
+    TRY(checkpoint_open(path, checkpoint, error));
+    if (!paths->disk_cache || kind == FAMILY_VAE) return SHOAL_OK;
+    TRY(cache_open(paths->disk_cache, *checkpoint, &copy, error));
+    if (!copy) return SHOAL_OK;
+    checkpoint_close(checkpoint);
+    *checkpoint = copy;
+    return SHOAL_OK;
+}
+
 static enum shoal_status open_part(const struct shoal_model_paths *paths, enum family_kind kind,
     struct shoal_model *model, struct shoal_error *error)
 {
     char *path = NULL, *config = NULL;
     enum shoal_status status;
 
-    TRY(find_part(paths, kind, &path, error));
-    TRY_OR_FAIL(checkpoint_open(path, &model->checkpoints[kind], error));
+    TRY(part_find(paths, kind, &path, error));
+    TRY_OR_FAIL(open_checkpoint(paths, kind, path, &model->checkpoints[kind], error));
     TRY_OR_FAIL(family_config_beside(path, &config, error));
     status = family_open(model->checkpoints[kind], kind, config, &model->parts[kind], error);
     if (status && error && !given_path(paths, kind) && paths->model &&

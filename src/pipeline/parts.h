@@ -11,6 +11,16 @@ struct model_defaults {
     int32_t max_tokens; /* a prompt's, the template's included; longer ones are cut */
 };
 
+/* The folders of a model's folder that hold parts, in either layout; the last is NULL. */
+extern const char *const part_folder_names[];
+/* Whether any is there. */
+enum shoal_status part_folders_in(
+    const char *path, bool *found, struct shoal_error *error) SHOAL_CHECKED;
+
+/* *path: the file or folder that holds the part; mem_free'd by the caller. */
+enum shoal_status part_find(const struct shoal_model_paths *paths, enum family_kind kind,
+    char **path, struct shoal_error *error) SHOAL_CHECKED;
+
 struct shoal_model {
     char *name; /* for people and PNG chunks: the folder's or file's own name */
     struct checkpoint *checkpoints[FAMILY_KINDS];

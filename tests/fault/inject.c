@@ -382,7 +382,8 @@ WRAP_READ_VECTOR(preadv64v2)
     int __wrap_##name parameters;                                                                  \
     int __wrap_##name parameters                                                                   \
     {                                                                                              \
-        return fails(call) ? -1 : __real_##name arguments;                                         \
+        /* These know no short result. */                                                          \
+        return fails(call) && asked.how == INJECT_ERROR ? -1 : __real_##name arguments;            \
     }
 WRAP_SIMPLE(ftruncate, INJECT_WRITE, (int fd, off_t bytes), (fd, bytes))
 WRAP_SIMPLE(ftruncate64, INJECT_WRITE, (int fd, off_t bytes), (fd, bytes))

@@ -1,7 +1,10 @@
 /* Sweeps over the calls of a stage. */
 #include "fault/sweep.h"
 
+#include "base/tree.h"
+
 #include <dirent.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -17,8 +20,8 @@ static struct {
     struct shoal_result *result;
     uint64_t hash;
     char *inspected, *devices;
-    int64_t png_bytes, trace_bytes;
-    char folder[64], path[96];
+    int64_t png_bytes, trace_bytes, converted_bytes, cached_bytes;
+    char folder[64], path[96], out[96]; /* a file and a folder in the folder */
 } world;
 
 /* ---- the scratch folder ---- */
@@ -55,6 +58,24 @@ static int64_t scratch_bytes(void)
     return (int64_t)info.st_size;
 }
 
+static int64_t bytes_of_trees, unfinished;
+
+static int add_bytes(const char *path, const struct stat *info, int type, struct FTW *at)
+{
+    (void)at;
+    if (type == FTW_F) bytes_of_trees += (int64_t)info->st_size;
+    unfinished += strstr(path, ".part") != NULL;
+    return 0;
+}
+
+/* Of all files in the folder that a stage made. */
+static int64_t tree_bytes(void)
+{
+    bytes_of_trees = unfinished = 0;
+    assert_int_equal(nftw(world.out, add_bytes, 8, FTW_PHYS), 0);
+    return bytes_of_trees;
+}
+
 /* ---- the stages ---- */
 
 /* What a stage leaves. */
@@ -88,6 +109,14 @@ static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *e
     case STAGE_TRACE:
         o->status = shoal_result_write_trace(world.result, world.path, error);
         break;
+    case STAGE_CONVERT:
+        o->status = shoal_convert(
+            SCENARIO_MODEL "/text_encoder", world.out, SHOAL_WIRE_PACKED, false, NULL, error);
+        break;
+    case STAGE_CACHE:
+        o->status = shoal_cache_prepare(
+            &(struct shoal_model_paths){.model = SCENARIO_MODEL}, world.out, NULL, error);
+        break;
     default:
         o->status = shoal_result_write_png(world.result, 0, world.path, error);
     }
@@ -108,6 +137,10 @@ static bool is_usual(enum stage stage, struct outcome *o)
         return scenario_hash(o->result) == world.hash;
     case STAGE_DEVICES:
         return !strcmp(o->text, world.devices);
+    case STAGE_CONVERT:
+        return tree_bytes() == world.converted_bytes;
+    case STAGE_CACHE:
+        return tree_bytes() == world.cached_bytes;
     default:
         return true;
     }
@@ -121,8 +154,17 @@ static void outcome_fini(struct outcome *o)
     shoal_model_close(&o->model);
 }
 
+static bool makes_folder(enum stage stage)
+{
+    return stage == STAGE_CONVERT || stage == STAGE_CACHE;
+}
+
 static void before(enum stage stage)
 {
+    if (makes_folder(stage)) {
+        unlink(world.path);
+        tree_remove(world.out);
+    }
     if (stage == STAGE_WRITE || stage == STAGE_TRACE) unlink(world.path);
     if (stage == STAGE_REPLACE) write_text(OLD_TEXT);
 }
@@ -133,6 +175,16 @@ static void check_disk(enum stage stage, bool succeeded)
     int64_t old = stage == STAGE_REPLACE ? (int64_t)strlen(OLD_TEXT) : 0;
     int64_t whole = stage == STAGE_TRACE ? world.trace_bytes : world.png_bytes;
 
+    if (stage == STAGE_CACHE && !succeeded && scratch_files()) {
+        /* The first copy may have been complete. */
+        assert_in_range(tree_bytes(), 1, world.cached_bytes - 1);
+        assert_int_equal(unfinished, 0);
+        return;
+    }
+    if (makes_folder(stage)) {
+        assert_int_equal(scratch_files(), succeeded ? 1 : 0);
+        return;
+    }
     if (stage != STAGE_WRITE && stage != STAGE_REPLACE && stage != STAGE_TRACE) return;
     assert_int_equal(scratch_bytes(), succeeded ? whole : old);
 }
@@ -145,6 +197,7 @@ int sweep_set_up(void **state)
     strcpy(world.folder, "/tmp/shoal-fault.XXXXXX");
     if (!mkdtemp(world.folder)) return -1;
     snprintf(world.path, sizeof world.path, "%s/picture.png", world.folder);
+    snprintf(world.out, sizeof world.out, "%s/out", world.folder);
     world.model = scenario_model();
     world.request = scenario_request(world.model);
     scenario_least(world.model, &world.request);
@@ -158,7 +211,15 @@ int sweep_set_up(void **state)
     world.png_bytes = scratch_bytes();
     assert_ok(shoal_result_write_trace(world.result, world.path, &error));
     world.trace_bytes = scratch_bytes();
-    return world.png_bytes > 0 ? 0 : -1;
+    assert_ok(shoal_convert(
+        SCENARIO_MODEL "/text_encoder", world.out, SHOAL_WIRE_PACKED, false, NULL, &error));
+    world.converted_bytes = tree_bytes();
+    tree_remove(world.out);
+    assert_ok(shoal_cache_prepare(
+        &(struct shoal_model_paths){.model = SCENARIO_MODEL}, world.out, NULL, &error));
+    world.cached_bytes = tree_bytes();
+    tree_remove(world.out);
+    return world.png_bytes > 0 && world.converted_bytes > 0 && world.cached_bytes > 0 ? 0 : -1;
 }
 
 int sweep_tear_down(void **state)
@@ -169,6 +230,7 @@ int sweep_tear_down(void **state)
     shoal_result_destroy(&world.result);
     shoal_plan_destroy(&world.plan);
     shoal_model_close(&world.model);
+    tree_remove(world.out);
     unlink(world.path);
     return rmdir(world.folder);
 }
@@ -176,7 +238,7 @@ int sweep_tear_down(void **state)
 /* ---- the sweep ---- */
 
 static const char *const stage_names[STAGES] = {
-    "open", "inspect", "plan", "run", "write", "replace", "devices", "trace"};
+    "open", "inspect", "plan", "run", "write", "replace", "devices", "trace", "convert", "cache"};
 
 struct point {
     char name[240];

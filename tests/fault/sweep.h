@@ -18,6 +18,8 @@ enum stage {
     STAGE_REPLACE, /* the picture, over a file that is there */
     STAGE_DEVICES, /* what the machine computes on, as JSON */
     STAGE_TRACE,   /* what happened when, to a new file */
+    STAGE_CONVERT, /* a folder with a checkpoint, packed */
+    STAGE_CACHE,   /* packed copies of a model's files, in a new folder */
     STAGES
 };
 

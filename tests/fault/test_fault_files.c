@@ -87,6 +87,31 @@ static void test_writing(void **state)
     }
 }
 
+static void sweep_packing(enum stage stage, struct inject_fault fault, bool harmless, bool any)
+{
+    sweep_run(&(struct sweep){.stage = stage,
+        .fault = fault,
+        .harmless = harmless,
+        .failure = any ? SHOAL_OK : SHOAL_E_IO,
+        .dense = 12,
+        .stride = 41});
+}
+
+static void test_packing(void **state)
+{
+    (void)state;
+    for (enum stage stage = STAGE_CONVERT; stage <= STAGE_CACHE; stage++) {
+        for (enum inject_call call = INJECT_OPEN; call <= INJECT_RENAME; call++)
+            sweep_packing(stage,
+                (struct inject_fault){.call = call, .code = call == INJECT_WRITE ? ENOSPC : EIO},
+                false, call == INJECT_LOOK);
+        sweep_packing(
+            stage, (struct inject_fault){.call = INJECT_WRITE, .how = INJECT_SHORT}, true, false);
+        sweep_packing(
+            stage, (struct inject_fault){.call = INJECT_READ, .how = INJECT_SHORT}, true, false);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -94,6 +119,7 @@ int main(void)
         cmocka_unit_test(test_reading_weights),
         cmocka_unit_test(test_reading_through_io_uring),
         cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_packing),
     };
 
     return cmocka_run_group_tests(tests, sweep_set_up, sweep_tear_down);

@@ -88,6 +88,23 @@ static void test_devices(void **state)
     once_and_onwards(STAGE_DEVICES, true);
 }
 
+static void test_packing(void **state)
+{
+    (void)state;
+    for (enum stage stage = STAGE_CONVERT; stage <= STAGE_CACHE; stage++) {
+        struct sweep s = memory(stage);
+
+        s.dense = 30;
+        s.stride = 37;
+        sweep_run(&s);
+        s.jansson = true;
+        s.fault.onwards = true;
+        s.dense = 5;
+        s.stride = 997;
+        sweep_run(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -97,6 +114,7 @@ int main(void)
         cmocka_unit_test(test_run),
         cmocka_unit_test(test_write),
         cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_packing),
     };
 
     return cmocka_run_group_tests(tests, sweep_set_up, sweep_tear_down);

@@ -42,12 +42,29 @@ static void test_allocations_that_fail(void **state)
         .stride = 11});
 }
 
+static void test_packing(void **state)
+{
+    (void)state;
+    for (int onwards = 0; onwards < 2; onwards++)
+        sweep_run(&(struct sweep){.stage = STAGE_CONVERT,
+            .fault = {.call = INJECT_THREAD, .code = EAGAIN, .onwards = onwards != 0},
+            .failure = SHOAL_E_MEMORY,
+            .dense = INT64_MAX});
+    sweep_run(&(struct sweep){.stage = STAGE_CONVERT,
+        .cached = true,
+        .fault = {.call = INJECT_READ, .code = EIO},
+        .failure = SHOAL_E_IO,
+        .dense = 5,
+        .stride = 11});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_that_do_not_start),
         cmocka_unit_test(test_reads_that_fail),
         cmocka_unit_test(test_allocations_that_fail),
+        cmocka_unit_test(test_packing),
     };
 
     return cmocka_run_group_tests(tests, sweep_set_up, sweep_tear_down);

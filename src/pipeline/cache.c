@@ -1,0 +1,317 @@
+/*
+ * The cache on disk. A copy is one file, whatever the original was. Its name carries the identity
+ * of the original, so that a copy of something else is never taken for it; the header says where
+ * the original is, so that one can see which copies are stale.
+ */
+#include "pipeline/cache.h"
+
+#include "base/checksum.h"
+#include "base/json.h"
+#include "base/memory.h"
+#include "base/size.h"
+#include "base/text.h"
+#include "base/tree.h"
+#include "checkpoint/container.h"
+#include "checkpoint/json.h"
+#include "checkpoint/safetensors.h"
+#include "pipeline/convert.h"
+#include "pipeline/parts.h"
+#include "wire/wire.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAIT_MILLISECONDS 100
+
+/* ---- what an original is ---- */
+
+static enum shoal_status header_checksum(
+    const struct file *file, uint64_t *checksum, struct shoal_error *error)
+{
+    char start[SAFETENSORS_LENGTH_BYTES], *header;
+    enum shoal_status status;
+    size_t bytes = 0;
+
+    TRY(file_read_at(file, 0, start, sizeof start, error));
+    TRY(safetensors_header_bytes(file->path, start, sizeof start, file->bytes, &bytes, error));
+    header = mem_alloc(bytes);
+    if (!header) FAIL_MEMORY(error);
+    status = file_read_at(file, sizeof start, header, bytes, error);
+    if (!status) *checksum = checksum_of(header, bytes);
+    mem_free(header);
+    return status;
+}
+
+static enum shoal_status add_file(
+    struct text *text, const struct file *file, struct shoal_error *error)
+{
+    uint64_t checksum = 0;
+    char *real;
+
+    TRY(header_checksum(file, &checksum, error));
+    TRY(tree_real(file->path, &real, error));
+    text_append(text, "%s\n%" PRIu64 " %" PRId64 " %016" PRIx64 "\n", real, file->bytes,
+        file->modified_ns, checksum);
+    mem_free(real);
+    return SHOAL_OK;
+}
+
+/* Paths, sizes, times and headers of all files; and what the copy will be written as. */
+enum shoal_status cache_identify(const struct checkpoint *checkpoint,
+    char identity[CACHE_IDENTITY_BYTES], struct shoal_error *error)
+{
+    struct text text = {0};
+    enum shoal_status status = SHOAL_OK;
+
+    text_append(&text, "container %s, wire %d\n", CONTAINER_VERSION, WIRE_VERSION);
+    for (size_t i = 0; i < checkpoint_file_count(checkpoint) && !status; i++)
+        status = add_file(&text, checkpoint_file(checkpoint, i), error);
+    if (!status && text.failed)
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+    if (!status)
+        snprintf(
+            identity, CACHE_IDENTITY_BYTES, "%016" PRIx64, checksum_of(text.data, text.length));
+    mem_free(text.data);
+    return status;
+}
+
+/* The checkpoint's path from the root, mem_free'd by the caller. Links in its last name stay: what
+ * they point to may be called anything. */
+static enum shoal_status absolute_path(const char *path, char **whole, struct shoal_error *error)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char *folder = slash ? mem_format("%.*s", (int)(slash - path) + 1, path) : mem_strdup(".");
+    enum shoal_status status;
+    char *real = NULL;
+
+    *whole = NULL;
+    if (!folder) FAIL_MEMORY(error);
+    status = tree_real(folder, &real, error);
+    if (!status) *whole = mem_format("%s/%s", real, name);
+    mem_free(real);
+    mem_free(folder);
+    TRY(status);
+    if (!*whole) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+/* *path: of the copy; mem_free'd by the caller. */
+static enum shoal_status copy_path(const char *dir, const struct checkpoint *original, char **path,
+    char identity[CACHE_IDENTITY_BYTES], struct shoal_error *error)
+{
+    *path = NULL;
+    TRY(cache_identify(original, identity, error));
+    *path = mem_format("%s/" CACHE_NAME_PREFIX "%s" CACHE_NAME_SUFFIX, dir, identity);
+    if (!*path) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+/* Whether it can have a copy: a safetensors file with nothing packed. */
+static enum shoal_status is_plain(
+    const struct checkpoint *checkpoint, bool *plain, struct shoal_error *error)
+{
+    bool gguf;
+
+    TRY(convert_is_gguf(checkpoint_file(checkpoint, 0), &gguf, error));
+    *plain = !gguf;
+    for (size_t i = 0; i < checkpoint_count(checkpoint); i++)
+        *plain = *plain && !checkpoint_at(checkpoint, i)->packed;
+    return SHOAL_OK;
+}
+
+enum shoal_status cache_open(const char *dir, const struct checkpoint *original,
+    struct checkpoint **copy, struct shoal_error *error)
+{
+    char identity[CACHE_IDENTITY_BYTES], *path;
+    enum shoal_status status = SHOAL_OK;
+    bool plain;
+
+    *copy = NULL;
+    TRY(is_plain(original, &plain, error));
+    if (!plain) return SHOAL_OK;
+    TRY(copy_path(dir, original, &path, identity, error));
+    if (file_kind(path) != FILE_NONE) status = checkpoint_open(path, copy, error);
+    if (status)
+        error_prefix(error,
+            "the packed copy in the cache cannot be used; remove it (shoal cache "
+            "%s --remove): ",
+            dir);
+    mem_free(path);
+    return status;
+}
+
+/* ---- filling it ---- */
+
+/* One part of a model, and its copy. */
+struct candidate {
+    struct checkpoint *checkpoint;
+    struct pack_list list;
+    char identity[CACHE_IDENTITY_BYTES];
+    char *path, *source;
+    bool packs, present;
+};
+
+/* The kinds that stream: a VAE is small beside them. */
+static const enum family_kind cached_kinds[] = {FAMILY_DIT, FAMILY_TEXT};
+#define CANDIDATES (sizeof cached_kinds / sizeof *cached_kinds)
+
+static enum shoal_status open_candidate(struct candidate *c, const struct shoal_model_paths *paths,
+    enum family_kind kind, const char *dir, struct shoal_error *error)
+{
+    char *part = NULL, *config = NULL;
+    enum shoal_status status;
+    bool plain;
+
+    TRY_OR_FAIL(part_find(paths, kind, &part, error));
+    TRY_OR_FAIL(checkpoint_open(part, &c->checkpoint, error));
+    TRY_OR_FAIL(is_plain(c->checkpoint, &plain, error));
+    if (!plain) goto fail;
+    TRY_OR_FAIL(family_config_beside(part, &config, error));
+    TRY_OR_FAIL(pack_list_init(&c->list, c->checkpoint, config, error));
+    for (size_t i = 0; i < c->list.count; i++)
+        c->packs = c->packs || c->list.items[i].packs;
+    TRY_OR_FAIL(copy_path(dir, c->checkpoint, &c->path, c->identity, error));
+    TRY_OR_FAIL(absolute_path(checkpoint_path(c->checkpoint), &c->source, error));
+    c->present = file_kind(c->path) == FILE_REGULAR;
+fail:
+    mem_free(config);
+    mem_free(part);
+    return status;
+}
+
+static void close_candidates(struct candidate candidates[CANDIDATES])
+{
+    for (size_t i = 0; i < CANDIDATES; i++) {
+        pack_list_fini(&candidates[i].list);
+        checkpoint_close(&candidates[i].checkpoint);
+        mem_free(candidates[i].path);
+        mem_free(candidates[i].source);
+    }
+}
+
+/* Of two parts that lie in one file the second is not counted: they have one copy. */
+static enum shoal_status open_candidates(struct candidate candidates[CANDIDATES],
+    const struct shoal_model_paths *paths, const char *dir, struct shoal_error *error)
+{
+    for (size_t i = 0; i < CANDIDATES; i++) {
+        struct candidate *c = &candidates[i];
+
+        TRY(open_candidate(c, paths, cached_kinds[i], dir, error));
+        for (size_t k = 0; k < i; k++)
+            if (c->path && candidates[k].path && !strcmp(c->path, candidates[k].path))
+                c->packs = false;
+    }
+    return SHOAL_OK;
+}
+
+enum shoal_status shoal_cache_look(const struct shoal_model_paths *paths, const char *dir,
+    struct shoal_cache_state *state, struct shoal_error *error)
+{
+    struct candidate candidates[CANDIDATES] = {0};
+    enum shoal_status status = open_candidates(candidates, paths, dir, error);
+
+    *state = (struct shoal_cache_state){0};
+    for (size_t i = 0; i < CANDIDATES && !status; i++) {
+        if (!candidates[i].packs) continue;
+        state->parts++;
+        state->present += candidates[i].present;
+        if (!candidates[i].present) state->missing_bytes += candidates[i].list.bytes;
+    }
+    close_candidates(candidates);
+    return status;
+}
+
+static void wait_a_little(void)
+{
+    struct mutex mutex;
+    struct cond cond;
+
+    mutex_init(&mutex);
+    cond_init(&cond);
+    mutex_lock(&mutex);
+    cond_wait_for(&cond, &mutex, WAIT_MILLISECONDS);
+    mutex_unlock(&mutex);
+    cond_fini(&cond);
+    mutex_fini(&mutex);
+}
+
+/* Opens the writer of a copy, or finds it there: then *there is true. Waits while another process
+ * writes it. */
+static enum shoal_status open_writer(struct packer *packer, const char *path, struct writer *writer,
+    bool *there, struct shoal_error *error)
+{
+    bool busy = true;
+
+    for (;;) {
+        *there = file_kind(path) == FILE_REGULAR;
+        if (*there) return SHOAL_OK;
+        TRY(writer_open_locked(path, writer, &busy, error));
+        if (!busy) break;
+        if (!packer_go_on(packer, 0, 0)) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
+        wait_a_little();
+    }
+    /* Whoever had the lock may have finished just before we got it. */
+    *there = file_kind(path) == FILE_REGULAR;
+    if (*there) writer_close(writer);
+    return SHOAL_OK;
+}
+
+static enum shoal_status write_copy(
+    struct packer *packer, const struct candidate *c, struct shoal_error *error)
+{
+    struct pack_work work = {.pool = packer->pool,
+        .packed = true,
+        .metadata = json_object(),
+        .go_on = packer_go_on,
+        .user = packer};
+    struct writer writer = {0};
+    struct pack_result result;
+    enum shoal_status status = SHOAL_OK;
+    bool there, failed = false;
+
+    json_put(work.metadata, CACHE_KEY_IDENTITY, json_string(c->identity), &failed);
+    json_put(work.metadata, CACHE_KEY_SOURCE, json_text(c->source), &failed);
+    if (failed) {
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+        goto fail;
+    }
+    packer_begin(packer, c->source);
+    TRY_OR_FAIL(open_writer(packer, c->path, &writer, &there, error));
+    if (there) goto fail;
+    TRY_OR_FAIL(pack_write(&c->list, NULL, &work, &writer, &result, error));
+    TRY_OR_FAIL(writer_commit(&writer, true, error));
+    packer_add(packer, &result);
+    packer_end(packer);
+fail:
+    writer_close(&writer);
+    json_decref(work.metadata);
+    return status;
+}
+
+enum shoal_status shoal_cache_prepare(const struct shoal_model_paths *paths, const char *dir,
+    const struct shoal_pack_callbacks *callbacks, struct shoal_error *error)
+{
+    struct candidate candidates[CANDIDATES] = {0};
+    struct packer packer = {0};
+    enum shoal_status status = open_candidates(candidates, paths, dir, error);
+    bool missing = false, made = false;
+
+    for (size_t i = 0; i < CANDIDATES; i++)
+        missing = missing || (candidates[i].packs && !candidates[i].present);
+    if (!status && missing) {
+        TRY_OR_FAIL(tree_make(dir, &made, error));
+        TRY_OR_FAIL(packer_init(&packer, callbacks, error));
+        for (size_t i = 0; i < CANDIDATES; i++)
+            if (candidates[i].packs && !candidates[i].present)
+                packer.progress.bytes += candidates[i].list.bytes;
+    }
+    for (size_t i = 0; i < CANDIDATES && !status; i++)
+        if (candidates[i].packs && !candidates[i].present)
+            status = write_copy(&packer, &candidates[i], error);
+fail:
+    if (status && made) tree_remove_empty(dir);
+    packer_fini(&packer);
+    close_candidates(candidates);
+    return status;
+}

@@ -7,13 +7,13 @@ _shoal()
     local command=${COMP_WORDS[1]}
     local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
         --width --height --steps --cfg --seed --count --sampler --shift --vram --ram
-        --resident-blocks --prefetch-slots --buffer --lanes --wire --rates --device --threads
-        --json --help'
+        --resident-blocks --prefetch-slots --buffer --lanes --wire --disk-cache --rates --device
+        --threads --json --help'
 
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W \
-            'generate plan verify devices inspect trace bench help --help --version' -- "$current")
+            'generate plan verify devices inspect trace bench convert cache help --help --version' -- "$current")
         return
     fi
     case $previous in
@@ -23,7 +23,7 @@ _shoal()
         return
         ;;
     --dit | --text-encoder | --vae | --tokenizer | -o | --output | --trace | \
-        --rates | --file)
+        --rates | --file | --disk-cache)
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         compopt -o filenames
         return
@@ -44,7 +44,7 @@ _shoal()
     -p | --prompt | -n | --negative | --width | --height | --steps | --cfg | --count | --shift | \
         --threads | --from | --to | --step) return ;;
     help)
-        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect trace bench' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect trace bench convert cache' -- "$current")
         return
         ;;
     esac
@@ -55,6 +55,22 @@ _shoal()
     bench)
         mapfile -t COMPREPLY < <(compgen -W 'links --model --file --rates --device --threads
             --json --help' -- "$current")
+        ;;
+    convert)
+        if [[ $current == -* ]]; then
+            mapfile -t COMPREPLY < <(compgen -W '--wire --force --json --help' -- "$current")
+        else
+            mapfile -t COMPREPLY < <(compgen -f -- "$current")
+            compopt -o filenames
+        fi
+        ;;
+    cache)
+        if [[ $current == -* ]]; then
+            mapfile -t COMPREPLY < <(compgen -W '--remove --remove-stale --json --help' -- "$current")
+        else
+            mapfile -t COMPREPLY < <(compgen -d -- "$current")
+            compopt -o filenames
+        fi
         ;;
     devices) mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$current") ;;
     trace)

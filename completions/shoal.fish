@@ -1,7 +1,7 @@
 # fish completion for shoal
 
 set -l run '__fish_seen_subcommand_from generate plan verify'
-set -l none 'not __fish_seen_subcommand_from generate plan verify devices inspect trace bench'
+set -l none 'not __fish_seen_subcommand_from generate plan verify devices inspect trace bench convert cache'
 set -l bench '__fish_seen_subcommand_from bench'
 set -l trace '__fish_seen_subcommand_from trace'
 
@@ -13,6 +13,8 @@ complete -c shoal -n $none -a devices -d 'list what can be computed on'
 complete -c shoal -n $none -a inspect -d 'say what files are'
 complete -c shoal -n $none -a trace -d 'draw what a run did when'
 complete -c shoal -n $none -a bench -d 'measure this machine'
+complete -c shoal -n $none -a convert -d 'pack files without loss, or unpack them'
+complete -c shoal -n $none -a cache -d 'list or remove packed copies'
 complete -c shoal -n $none -l version -d 'which version this is'
 complete -c shoal -n '__fish_seen_subcommand_from inspect' -F -a mini
 complete -c shoal -l json -d 'one JSON object'
@@ -56,3 +58,10 @@ complete -c shoal -n $bench -l file -r -F -d 'measure the drive with this one'
 complete -c shoal -n $bench -l rates -r -F -d 'where the rates go'
 complete -c shoal -n $bench -l device -x -a cpu -d 'where to compute'
 complete -c shoal -n $bench -l threads -x -d 'threads to compute with'
+complete -c shoal -n $run -l disk-cache -r -a '(__fish_complete_directories)' -d 'a folder for packed copies'
+complete -c shoal -n '__fish_seen_subcommand_from convert' -F
+complete -c shoal -n '__fish_seen_subcommand_from convert' -l wire -x -a 'packed raw' -d 'what the weights become'
+complete -c shoal -n '__fish_seen_subcommand_from convert' -l force -d 'replace files'
+complete -c shoal -n '__fish_seen_subcommand_from cache' -a '(__fish_complete_directories)'
+complete -c shoal -n '__fish_seen_subcommand_from cache' -l remove -d 'copies that are named, or all'
+complete -c shoal -n '__fish_seen_subcommand_from cache' -l remove-stale -d 'copies whose originals changed'

@@ -29,6 +29,8 @@ int devices_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
 int trace_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
+int convert_main(int argc, char **argv);
+int cache_main(int argc, char **argv);
 
 /* ---- messages, on standard error, and results ---- */
 

@@ -5,6 +5,8 @@
 #include "job.h"
 
 #include "interrupt.h"
+#include "pack_progress.h"
+#include "progress.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -23,7 +25,61 @@ void job_note(struct job *job, bool in_plan, const char *format, ...)
     job->note_count++;
 }
 
-static bool open_model(struct job *job, int *code)
+/* Writes the packed copies that the cache does not have. False: *code says how to end. */
+static bool fill_cache(const struct shoal_model_paths *paths, int *code)
+{
+    struct pack_progress progress;
+    struct shoal_pack_callbacks callbacks = {
+        &progress, pack_progress_update, pack_progress_written, interrupt_requested};
+    struct shoal_error error = {0};
+    enum shoal_status status;
+
+    pack_progress_start(&progress, NULL, true);
+    interrupt_defer(true);
+    status = shoal_cache_prepare(paths, paths->disk_cache, &callbacks, &error);
+    interrupt_defer(false);
+    progress_clear();
+    if (status == SHOAL_OK && interrupt_requested(NULL)) error.status = status = SHOAL_E_CANCELLED;
+    if (status == SHOAL_OK) return true;
+    *code = cli_fail(&error);
+    return false;
+}
+
+/* --disk-cache: the copies are written, by a command that runs, or it is said that they are not
+ * there. */
+static bool use_cache(
+    struct job *job, const struct command *command, struct shoal_model_paths *paths, int *code)
+{
+    struct shoal_error error = {0};
+    struct shoal_cache_state state;
+
+    if (!job->options.given[OPTION_DISK_CACHE]) return true;
+    if (job->options.request.wire != SHOAL_WIRE_PACKED) {
+        job_note(job, false,
+            "--disk-cache has no effect: it holds packed copies, which --wire "
+            "packed asks for");
+        paths->disk_cache = NULL;
+        return true;
+    }
+    if (shoal_cache_look(paths, paths->disk_cache, &state, &error) != SHOAL_OK) {
+        *code = cli_fail(&error);
+        return false;
+    }
+    if (!state.parts)
+        job_note(job, false,
+            "--disk-cache has no effect: the model's files are packed already, or "
+            "are of a type that does not pack");
+    else if (state.present < state.parts && !(command->set & COMMAND_PLAN))
+        return fill_cache(paths, code);
+    else if (state.present < state.parts)
+        job_note(job, false,
+            "--disk-cache: %d of %d packed copies are not there yet: generate "
+            "writes them, of %s of weights",
+            state.parts - state.present, state.parts, cli_size(state.missing_bytes).text);
+    return true;
+}
+
+static bool open_model(struct job *job, const struct command *command, int *code)
 {
     const struct options *options = &job->options;
     struct shoal_model_paths paths = options->paths;
@@ -40,6 +96,7 @@ static bool open_model(struct job *job, int *code)
     if (paths.model) paths.model = model_path_find(paths.model, job->model_path);
     *code = CLI_FAILED;
     if (!paths.model && !options->given[OPTION_DIT]) return false;
+    if (!use_cache(job, command, &paths, code)) return false;
     if (shoal_model_open(&paths, &job->model, &error) == SHOAL_OK) return true;
     *code = cli_fail(&error);
     return false;
@@ -50,7 +107,7 @@ bool job_open(struct job *job, const struct command *command, int argc, char **a
     *job = (struct job){0};
     interrupt_install();
     if (!options_parse(command, argc, argv, &job->options, code)) return false;
-    if (!open_model(job, code)) return false;
+    if (!open_model(job, command, code)) return false;
     shoal_request_init(&job->request, job->model);
     options_apply(&job->options, &job->request);
     if (job->request.prompt) return true;

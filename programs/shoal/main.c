@@ -18,6 +18,8 @@ static const struct {
     {"inspect", inspect_main, "say what a model's files are"},
     {"trace", trace_main, "draw what a run did when"},
     {"bench", bench_main, "measure what this machine copies, reads and computes"},
+    {"convert", convert_main, "pack a model's files without loss, or unpack them"},
+    {"cache", cache_main, "list or remove the packed copies in a folder"},
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)
@@ -46,8 +48,9 @@ static int say_unknown(const char *word)
     if (nearest)
         cli_error("unknown command '%s': did you mean %s?", word, nearest);
     else
-        cli_error(
-            "unknown command '%s': give generate, plan, verify, devices, inspect or trace", word);
+        cli_error("unknown command '%s': give generate, plan, verify, devices, inspect, trace, "
+                  "bench, convert or cache",
+            word);
     return CLI_USAGE;
 }
 

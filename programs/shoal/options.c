@@ -36,8 +36,8 @@ struct option_spec {
     bool limits;    /* says how to run, not what to paint */
     char letter;
     int32_t multiple;
-    enum command_set of; /* who takes it; 0: COMMANDS_RUN */
-    const char *choices[3];
+    enum command_set of;    /* who takes it; 0: COMMANDS_RUN */
+    const char *choices[3]; /* the last may be NULL */
 };
 
 #define AT(member) .offset = offsetof(struct options, member)
@@ -102,6 +102,9 @@ static const struct option_spec specs[OPTIONS] = {
         "(auto, default)",
         AT(request.wire), .kind = VALUE_CHOICE, .limits = true,
         .choices = {"auto", "raw", "packed"}},
+    [OPTION_DISK_CACHE] = {"disk-cache", "DIR",
+        "a folder for packed copies of the model's files, written once; needs --wire packed",
+        AT(paths.disk_cache), .kind = VALUE_PATH, .limits = true},
     [OPTION_DEVICE] = {"device", "NAME", "where to compute: see shoal devices; default: cpu",
         AT(request.device), .kind = VALUE_TEXT, .of = COMMANDS_RUN | COMMAND_BENCH},
     [OPTION_THREADS] = {"threads", "N", "threads to compute with; 0 (default): one for each core",
@@ -131,6 +134,18 @@ static const struct option_spec specs[OPTIONS] = {
         .kind = VALUE_NUMBER, .low = 0, .high = 1e6, .of = COMMAND_TRACE},
     [OPTION_STEP] = {"step", "N", "draw this sampling step alone", AT(step), .kind = VALUE_INTEGER,
         .low = 1, .high = 1000, .of = COMMAND_TRACE},
+    [OPTION_CONVERT_WIRE] = {"wire", "packed|raw",
+        "pack weights without loss (default), or give back what was packed", AT(convert_wire),
+        .kind = VALUE_CHOICE, .choices = {"packed", "raw"}, .of = COMMAND_CONVERT},
+    [OPTION_FORCE] = {"force", NULL,
+        "replace OUT if it is a file; if it is a folder, the files of the same names in it",
+        AT(force), .kind = VALUE_NONE, .of = COMMAND_CONVERT},
+    [OPTION_REMOVE] = {"remove", NULL, "remove the copies that are named, or all", AT(remove),
+        .kind = VALUE_NONE, .of = COMMAND_CACHE},
+    [OPTION_REMOVE_STALE] = {"remove-stale", NULL,
+        "remove the copies whose originals have changed or are gone, and what interrupted runs "
+        "left",
+        AT(remove_stale), .kind = VALUE_NONE, .of = COMMAND_CACHE},
     [OPTION_JSON] = {"json", NULL, "one JSON object on standard output", AT(json),
         .kind = VALUE_NONE, .of = COMMANDS_ALL & ~COMMAND_TRACE},
     [OPTION_HELP] = {"help", NULL, "this text", .letter = 'h', .kind = VALUE_NONE,
@@ -293,13 +308,14 @@ static bool parse_seed(const char *text, uint64_t *seed)
 
 static bool parse_choice(const struct option_spec *spec, const char *text, void *value)
 {
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3 && spec->choices[i]; i++) {
         if (strcmp(text, spec->choices[i]) != 0) continue;
         memcpy(value, &i, sizeof i);
         return true;
     }
-    cli_error("--%s: '%s' is unknown: give %s, %s or %s", spec->name, text, spec->choices[2],
-        spec->choices[1], spec->choices[0]);
+    cli_error("--%s: '%s' is unknown: give %s%s%s or %s", spec->name, text,
+        spec->choices[2] ? spec->choices[2] : "", spec->choices[2] ? ", " : "", spec->choices[1],
+        spec->choices[0]);
     return false;
 }
 
@@ -540,6 +556,8 @@ bool options_parse(
             cli_error("'%s' is one argument too many: see shoal %s --help", extra, command->name);
         return false;
     }
+    options->argument_count = argc - optind;
+    options->arguments = (const char *const *)argv + optind;
     options->argument = argc > optind ? argv[optind] : NULL;
     return check_together(command, options);
 }

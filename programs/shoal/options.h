@@ -31,6 +31,7 @@ enum option_id {
     OPTION_BUFFER,
     OPTION_LANES,
     OPTION_WIRE,
+    OPTION_DISK_CACHE,
     OPTION_DEVICE,
     OPTION_THREADS,
     OPTION_RATES,
@@ -41,6 +42,10 @@ enum option_id {
     OPTION_FROM,
     OPTION_TO,
     OPTION_STEP,
+    OPTION_CONVERT_WIRE,
+    OPTION_FORCE,
+    OPTION_REMOVE,
+    OPTION_REMOVE_STALE,
     OPTION_JSON,
     OPTION_HELP,
     OPTIONS
@@ -55,8 +60,10 @@ enum command_set {
     COMMAND_INSPECT = 16,
     COMMAND_TRACE = 32,
     COMMAND_BENCH = 64,
+    COMMAND_CONVERT = 128,
+    COMMAND_CACHE = 256,
     COMMANDS_RUN = COMMAND_GENERATE | COMMAND_PLAN | COMMAND_VERIFY,
-    COMMANDS_ALL = 127,
+    COMMANDS_ALL = 511,
 };
 
 /* A subcommand as the command line sees it. */
@@ -69,18 +76,22 @@ struct command {
 };
 
 extern const struct command command_generate, command_plan, command_verify, command_devices,
-    command_inspect, command_trace, command_bench;
+    command_inspect, command_trace, command_bench, command_convert, command_cache;
 
 struct options {
     struct shoal_model_paths paths; /* as given; model may be "mini" */
     struct shoal_request request;   /* only the members whose option was given are set */
     const char *output;
-    const char *trace;    /* where generate writes one */
-    const char *file;     /* that bench reads */
-    float from, to;       /* seconds, of trace */
-    int32_t step;         /* of trace */
-    const char *argument; /* what is no option; NULL if none */
-    char *prompt_buffer;  /* holds request.prompt when it came from standard input */
+    const char *trace; /* where generate writes one */
+    const char *file;  /* that bench reads */
+    float from, to;    /* seconds, of trace */
+    int32_t step;      /* of trace */
+    enum convert_wire { CONVERT_PACKED, CONVERT_RAW } convert_wire;
+    bool force, remove, remove_stale;
+    const char *argument;         /* what is no option; NULL if none */
+    const char *const *arguments; /* all of these */
+    int argument_count;
+    char *prompt_buffer; /* holds request.prompt when it came from standard input */
     bool json;
     bool given[OPTIONS];
 };

@@ -62,24 +62,19 @@ static void describe(const struct shoal_progress *now, double fraction, char *te
         text[length - 2] = '\0';
 }
 
-static void draw(struct progress *progress, const struct shoal_progress *now)
+void progress_draw(const char *left, double fraction, const char *right)
 {
-    double fraction = fraction_done(progress, now);
     int columns = cli_columns(stderr) - 1; /* a full line would wrap */
-    char left[192];
-    char right[96];
-    int bar;
+    int bar = columns - (int)strlen(left) - (int)strlen(right) - 3;
 
-    snprintf(left, sizeof left, "%s%s%s %d/%d ", progress->label ? progress->label : "",
-        progress->label ? ": " : "", shoal_phase_name(now->phase), now->step, now->steps);
-    describe(now, fraction, right, sizeof right);
-    bar = columns - (int)strlen(left) - (int)strlen(right) - 3;
     if (bar > 40) bar = 40;
     fputs("\r\x1b[K", stderr);
     if (bar < 8) {
+        char line[320];
+
         /* No room for a bar: the figures say more. */
-        strncat(left, right, sizeof left - strlen(left) - 1);
-        fprintf(stderr, "%.*s", columns > 0 ? columns : 0, left);
+        snprintf(line, sizeof line, "%s%s", left, right);
+        fprintf(stderr, "%.*s", columns > 0 ? columns : 0, line);
     } else {
         int filled = (int)(fraction * bar);
 
@@ -90,6 +85,18 @@ static void draw(struct progress *progress, const struct shoal_progress *now)
     }
     fflush(stderr);
     line_is_drawn = true;
+}
+
+static void draw(struct progress *progress, const struct shoal_progress *now)
+{
+    double fraction = fraction_done(progress, now);
+    char left[192];
+    char right[96];
+
+    snprintf(left, sizeof left, "%s%s%s %d/%d ", progress->label ? progress->label : "",
+        progress->label ? ": " : "", shoal_phase_name(now->phase), now->step, now->steps);
+    describe(now, fraction, right, sizeof right);
+    progress_draw(left, fraction, right);
 }
 
 /* One line for each step; for another phase, one when it is over. */

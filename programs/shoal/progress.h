@@ -21,6 +21,9 @@ void progress_start(struct progress *progress, const char *label, bool quiet);
 /* The callback for shoal_run; `user` is a struct progress. */
 void progress_update(void *user, const struct shoal_progress *now);
 
+/* Draws the line: "LEFT[====>   ] RIGHT", or what of it fits. */
+void progress_draw(const char *left, double fraction, const char *right);
+
 /* Takes the line off the terminal, if one is there, so that something else can be printed. */
 void progress_clear(void);
 

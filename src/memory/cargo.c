@@ -240,8 +240,26 @@ static enum shoal_status check_values(const struct cargo *cargo, const struct ca
     return SHOAL_OK;
 }
 
+/* A tensor's bytes go into the sum as they come, chunk by chunk; at their end it is compared. */
+static enum shoal_status check_sum(const struct cargo *cargo, const struct cargo_copy *copy,
+    uint64_t offset, const char *data, struct checksum *sum, struct shoal_error *error)
+{
+    const struct checkpoint_tensor *tensor = cargo->parts[copy->part].tensor;
+
+    if (!tensor->has_checksum) return SHOAL_OK;
+    if (offset == tensor->offset) checksum_begin(sum);
+    checksum_add(sum, data, (size_t)copy->bytes);
+    if (offset + copy->bytes < tensor->offset + tensor->stored_bytes) return SHOAL_OK;
+    if (checksum_value(sum) != tensor->checksum)
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s: tensor %s (block %s) is not what was written: its checksum differs; the file is "
+            "damaged: convert the original again",
+            tensor->file->path, tensor->name, cargo->block->name);
+    return SHOAL_OK;
+}
+
 enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
-    const char *data, struct shoal_error *error)
+    const char *data, struct checksum *sum, struct shoal_error *error)
 {
     for (int32_t i = 0; i < chunk->copy_count; i++) {
         const struct cargo_copy *copy = &cargo->copies[chunk->first_copy + i];
@@ -251,6 +269,7 @@ enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chun
             TRY(check_values(cargo, copy, chunk, data, error));
         else if (chunk->offset + copy->from == tensor->offset)
             TRY(check_payload(tensor, data + copy->from, copy->bytes, error));
+        TRY(check_sum(cargo, copy, chunk->offset + copy->from, data + copy->from, sum, error));
     }
     return SHOAL_OK;
 }

@@ -16,6 +16,7 @@
 #ifndef MEMORY_CARGO_H
 #define MEMORY_CARGO_H
 
+#include "base/checksum.h"
 #include "models/model.h"
 
 #define CARGO_CHUNK_BYTES (1u << 20) /* of a read: large enough for a drive, small in a ring */
@@ -68,9 +69,10 @@ enum shoal_status cargo_measure(
 /*
  * Looks at a chunk that has just been read. SHOAL_E_NUMERIC names a tensor that holds NaN or
  * infinity: no picture comes of it, and finding out here costs nothing beside the read. Of packed
- * tensors the header is checked (SHOAL_E_FORMAT).
+ * tensors the header is checked, and of those that have one the checksum (SHOAL_E_FORMAT). Chunks
+ * come in order; `sum` is kept between them.
  */
 enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
-    const char *data, struct shoal_error *error) SHOAL_CHECKED;
+    const char *data, struct checksum *sum, struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

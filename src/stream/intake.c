@@ -40,7 +40,8 @@ struct intake_state {
     uint64_t read_visit; /* the next chunk to read */
     int32_t read_chunk;
     uint64_t read_bytes;
-    char reads[64]; /* how files are read */
+    struct checksum *sum; /* of the tensor that is being looked at */
+    char reads[64];       /* how files are read */
 };
 
 static struct arrival *arrival_at(const struct intake_state *s, uint64_t index)
@@ -186,7 +187,8 @@ static enum shoal_status check_arrival(
     const struct cargo *cargo = &s->setup.cargos[a->position];
     const struct cargo_chunk *chunk = &cargo->chunks[a->chunk];
 
-    if (a->visit < (uint64_t)s->setup.visits.first) TRY(cargo_check(cargo, chunk, a->to, error));
+    if (a->visit < (uint64_t)s->setup.visits.first)
+        TRY(cargo_check(cargo, chunk, a->to, s->sum, error));
     if (a->chunk == cargo->chunk_count - 1) TRY(file_check_unchanged(chunk->file, error));
     return SHOAL_OK;
 }
@@ -243,7 +245,9 @@ static void read_ahead(void *arg)
     struct intake_state *s = intake->state;
     struct shoal_error error = {0};
     enum shoal_status status = SHOAL_OK;
+    struct checksum sum;
 
+    s->sum = &sum;
     mutex_lock(&intake->mutex);
     while (!s->stop && !status && !finished(s)) {
         retire(intake, false);

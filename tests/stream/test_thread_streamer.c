@@ -182,15 +182,16 @@ static void test_nan_weight(void **state)
         struct block block = {
             .name = "layer 3", .weights = &weight, .weight_count = 1, .bytes = sizeof values};
         struct shoal_error error = {0};
+        struct checksum sum;
         struct cargo cargo;
 
         assert_ok(cargo_init(&cargo, &block, &error));
-        assert_int_equal(
-            cargo_check(&cargo, &cargo.chunks[0], (const char *)values, &error), SHOAL_E_NUMERIC);
+        assert_int_equal(cargo_check(&cargo, &cargo.chunks[0], (const char *)values, &sum, &error),
+            SHOAL_E_NUMERIC);
         assert_non_null(strstr(error.text, "noise"));
         assert_non_null(strstr(error.text, "layer 3"));
         values[40] = 0;
-        assert_ok(cargo_check(&cargo, &cargo.chunks[0], (const char *)values, &error));
+        assert_ok(cargo_check(&cargo, &cargo.chunks[0], (const char *)values, &sum, &error));
         cargo_fini(&cargo);
     }
 }
@@ -217,6 +218,18 @@ static void damage(const struct noise_model *m, uint64_t offset, size_t bytes)
     close(fd);
 }
 
+static uint64_t checksum_of_tensor(const struct checkpoint_tensor *tensor)
+{
+    struct shoal_error error = {0};
+    char *stored = malloc(tensor->stored_bytes);
+    uint64_t sum;
+
+    assert_ok(file_read_at(tensor->file, tensor->offset, stored, tensor->stored_bytes, &error));
+    sum = checksum_of(stored, tensor->stored_bytes);
+    free(stored);
+    return sum;
+}
+
 /* A damaged payload is refused by its header; what else is wrong in it harms nobody but itself. */
 static void test_damaged_payload(void **state)
 {
@@ -235,6 +248,9 @@ static void test_damaged_payload(void **state)
         struct rig rig;
 
         noise_open(&m, 4, true);
+        /* The last case is found by the checksum only. */
+        m.tensors[11].has_checksum = i == sizeof cases / sizeof *cases - 1;
+        m.tensors[11].checksum = checksum_of_tensor(&m.tensors[11]);
         damage(&m, m.tensors[11].offset + cases[i].offset, cases[i].bytes);
         m.file.modified_ns = modified_ns(&m);
         rig_open(&rig, &m, new_device(), places, m.largest * 2, 2 * STAGING);

@@ -113,6 +113,9 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_model_open(
 /* Accepts NULL and a pointer to NULL; sets *model to NULL. No plan of the model may outlive it. */
 SHOAL_API void shoal_model_close(struct shoal_model **model);
 
+/* The folder's or the file's own name, e.g. "shoal-mini". Owned by the model. */
+SHOAL_API const char *shoal_model_name(const struct shoal_model *model);
+
 /*
  * What the files at `path` (a file or a folder) are: family, blocks, bytes per block, dtypes, what
  * is missing. Reads headers only. As text, or as one JSON object. *text is the caller's to free
@@ -210,7 +213,8 @@ struct shoal_plan_summary {
     uint64_t step_copy_bytes;  /* over the link, a step */
     uint64_t step_disk_bytes;  /* read from files, a step after the first */
     uint64_t step_operations;  /* floating-point operations a step, all lanes */
-    int32_t blocks, resident_blocks, prefetch_slots, lanes; /* of the DiT's steps */
+    /* Of the DiT's steps; packed ones cross packed, disk ones are read again in every step. */
+    int32_t blocks, resident_blocks, packed_blocks, disk_blocks, prefetch_slots, lanes;
     /* Predicted: of a step, of the first one, which loads, and of everything. */
     double step_seconds, first_step_seconds, seconds;
 };
@@ -221,6 +225,9 @@ SHOAL_API void shoal_plan_summarise(
 /* The plan as a table for a person, and as one JSON object. Owned by the plan. */
 SHOAL_API const char *shoal_plan_text(const struct shoal_plan *plan);
 SHOAL_API const char *shoal_plan_json(const struct shoal_plan *plan);
+
+/* Why the plan does not fit, and what would: one sentence. NULL if it fits. Owned by the plan. */
+SHOAL_API const char *shoal_plan_refusal(const struct shoal_plan *plan);
 
 /* ---- running ---- */
 

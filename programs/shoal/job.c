@@ -85,14 +85,8 @@ static bool open_model(struct job *job, const struct command *command, int *code
     struct shoal_model_paths paths = options->paths;
     struct shoal_error error = {0};
 
-    job->model_name = MODEL_DEFAULT;
-    if (paths.model) {
-        job->model_name = paths.model;
-    } else if (options->given[OPTION_DIT]) {
-        job->model_name = paths.dit; /* every part is given: options_parse saw to it */
-    } else {
-        paths.model = MODEL_DEFAULT;
-    }
+    /* With --dit every part is given: options_parse saw to it. */
+    if (!paths.model && !options->given[OPTION_DIT]) paths.model = MODEL_DEFAULT;
     if (paths.model) paths.model = model_path_find(paths.model, job->model_path);
     *code = CLI_FAILED;
     if (!paths.model && !options->given[OPTION_DIT]) return false;
@@ -110,6 +104,7 @@ bool job_open(struct job *job, const struct command *command, int argc, char **a
     if (!open_model(job, command, code)) return false;
     shoal_request_init(&job->request, job->model);
     options_apply(&job->options, &job->request);
+    job->model_name = shoal_model_name(job->model);
     if (job->request.prompt) return true;
     job->request.prompt = JOB_DEFAULT_PROMPT;
     job_note(job, false, "no --prompt: '%s' stands in for it", JOB_DEFAULT_PROMPT);
@@ -125,6 +120,10 @@ static void note_what_has_no_effect(struct job *job)
 
     if (given[OPTION_NEGATIVE] && negative && *negative && fabsf(request->cfg - 1) <= 0)
         job_note(job, true, "--negative has no effect: --cfg is 1, which is no guidance");
+    if (given[OPTION_ON] && given[OPTION_RATES])
+        job_note(job, false, "--rates has no effect: --on says what to go by");
+    if (given[OPTION_ON] && given[OPTION_DEVICE])
+        job_note(job, false, "--device has no effect: --on plans for another machine");
     if (given[OPTION_PROMPT] && fabsf(request->cfg) <= 0)
         job_note(job, false, "--prompt has no effect: --cfg 0 follows the negative prompt alone");
     if (!plan->fits) return;
@@ -134,6 +133,12 @@ static void note_what_has_no_effect(struct job *job)
         if (given[OPTION_BUFFER] && request->buffer != SHOAL_BUFFER_AUTO)
             job_note(job, true, "--buffer has no effect: every block stays on the device");
     }
+    if (given[OPTION_WIRE] && request->wire == SHOAL_WIRE_PACKED && !plan->packed_blocks)
+        job_note(job, true, "--wire packed has no effect: %s",
+            plan->resident_blocks >= plan->blocks
+                ? "every block stays on the device"
+                : "the files hold plain weights; convert them once with shoal convert, or let a "
+                  "run with --disk-cache DIR do it");
     if (given[OPTION_LANES] && request->lanes != SHOAL_AUTO && request->lanes > plan->lanes)
         job_note(
             job, true, "--lanes %d: %d are all that this run has", request->lanes, plan->lanes);
@@ -159,19 +164,9 @@ bool job_plan(struct job *job, bool shows_plan, int *code)
 
 int job_check_fits(const struct job *job)
 {
-    const struct shoal_plan_summary *plan = &job->summary;
-
-    if (plan->fits) return CLI_OK;
+    if (job->summary.fits) return CLI_OK;
     fflush(stdout); /* the plan comes before what is wrong with it */
-    if (job->request.vram_bytes < plan->least_vram_bytes)
-        cli_error("--vram %llu (%s) is too small for this run: the least that works is --vram %llu",
-            (unsigned long long)job->request.vram_bytes, cli_size(job->request.vram_bytes).text,
-            (unsigned long long)plan->least_vram_bytes);
-    else
-        cli_error("--ram %llu (%s) is too small for this run: the least that works beside this "
-                  "--vram is --ram %llu",
-            (unsigned long long)job->request.ram_bytes, cli_size(job->request.ram_bytes).text,
-            (unsigned long long)plan->least_ram_bytes);
+    cli_error("%s", shoal_plan_refusal(job->plan));
     return CLI_BUDGET;
 }
 

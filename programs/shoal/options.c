@@ -80,7 +80,7 @@ static const struct option_spec specs[OPTIONS] = {
         AT(request.shift), .kind = VALUE_NUMBER, .low = 0.01, .high = 100},
     [OPTION_VRAM] = {"vram", "SIZE", "hard cap on device memory, e.g. 3GiB; default: max",
         AT(request.vram_bytes), .kind = VALUE_SIZE, .limits = true},
-    [OPTION_RAM] = {"ram", "SIZE", "hard cap on host memory for weights; default: max",
+    [OPTION_RAM] = {"ram", "SIZE", "hard cap on the process's memory beside --vram; default: max",
         AT(request.ram_bytes), .kind = VALUE_SIZE, .limits = true},
     [OPTION_RESIDENT_BLOCKS] = {"resident-blocks", "N",
         "blocks that stay on the device, or auto (default): as many as fit",

@@ -5,8 +5,9 @@ const struct command command_plan = {
     .name = "plan",
     .usage = "[-p TEXT] [-m MODEL] [--vram SIZE] [options of generate]",
     .summary = "Says what generate would do with the same options, without doing it: what stays "
-               "on the device and what streams, the peak of device and host memory, bytes and "
-               "operations a step, and the least budget that works. The figures are exact.",
+               "on the device, what streams and what is read from disk, the peak of device and "
+               "host memory, bytes and operations a step, and the least budgets that work. These "
+               "are exact; times are predicted.",
     .set = COMMAND_PLAN,
 };
 

@@ -11,13 +11,14 @@
 #include <string.h>
 
 #define VERIFY_STEPS 2
-#define MAX_CANDIDATES 24
+#define MAX_CANDIDATES 32
 
 const struct command command_verify = {
     .name = "verify",
     .usage = "[-p TEXT] [-m MODEL] [--steps N] [options of generate]",
-    .summary = "Runs without a limit and under several memory plans, compares the hashes of "
-               "latents and pictures, prints a table, and fails (exit code 4) on a difference. "
+    .summary = "Runs without a limit and under some twenty memory plans, compares the hashes of "
+               "latents and pictures, checks what was copied and read a step, prints a table, and "
+               "fails (exit code 4) on a difference. "
                "Options that say how to run make a plan of their own, \"as asked\".",
     .set = COMMAND_VERIFY,
 };
@@ -30,7 +31,14 @@ struct candidate {
     bool ran;
     int same_as; /* an earlier candidate with the same plan; -1: none */
     struct shoal_plan_summary plan;
-    char left_out[200]; /* why it was not run; "" if it was, or is the same as another */
+    char left_out[400]; /* why it was not run; "" if it was, or is the same as another */
+};
+
+/* What a run gave. */
+struct outcome {
+    struct shoal_report report;
+    struct hash latents, pictures;
+    const char *fault; /* how it broke its promise; NULL: it did not */
 };
 
 struct verify {
@@ -64,7 +72,61 @@ static struct shoal_request unlimited_request(const struct job *job)
     request.prefetch_slots = SHOAL_AUTO;
     request.buffer = SHOAL_BUFFER_AUTO;
     request.lanes = SHOAL_AUTO;
+    request.wire = SHOAL_WIRE_AUTO;
     return request;
+}
+
+/* The budgets that a request's plan speaks of. */
+static int look(const struct verify *verify, const struct shoal_request *request,
+    struct shoal_plan_summary *summary)
+{
+    struct shoal_error error = {0};
+    struct shoal_plan *plan = NULL;
+
+    if (shoal_plan_create(verify->job->model, request, &plan, &error) != SHOAL_OK)
+        return cli_fail(&error);
+    shoal_plan_summarise(plan, summary);
+    shoal_plan_destroy(&plan);
+    return CLI_OK;
+}
+
+/* The request with a share of what host memory it can use, in quarters; 0: the least that works. */
+static int add_ram(
+    struct verify *verify, const struct shoal_request *request, int quarters, const char *name)
+{
+    struct shoal_plan_summary plan;
+    int code = look(verify, request, &plan);
+    uint64_t least = plan.least_ram_bytes;
+
+    if (code != CLI_OK) return code;
+    add(verify, request, true, name)->ram_bytes =
+        least + (plan.ram_bytes > least ? (plan.ram_bytes - least) / 4 * (uint64_t)quarters : 0);
+    return CLI_OK;
+}
+
+/* The tiers of host memory and disk, with no, half and as many residents as fit the least budget;
+ * and the wire, which changes nothing where files are plain. */
+static int list_tiers(
+    struct verify *verify, const struct shoal_request *unlimited, uint64_t least_vram)
+{
+    struct shoal_request streamed = *unlimited, half = *unlimited, little = *unlimited, packed;
+    int code;
+
+    streamed.resident_blocks = 0;
+    half.resident_blocks = verify->job->summary.blocks / 2;
+    little.vram_bytes = least_vram;
+    packed = streamed;
+    packed.wire = SHOAL_WIRE_PACKED;
+    if ((code = add_ram(verify, &streamed, 2, "50 % in RAM"))) return code;
+    if ((code = add_ram(verify, &streamed, 1, "25 % in RAM"))) return code;
+    if ((code = add_ram(verify, &streamed, 0, "all on disk"))) return code;
+    if ((code = add_ram(verify, &half, 0, "half on disk"))) return code;
+    if ((code = add_ram(verify, &little, 0, "least of both"))) return code;
+    add(verify, &streamed, false, "raw")->wire = SHOAL_WIRE_RAW;
+    add(verify, &packed, false, "packed");
+    if ((code = add_ram(verify, &packed, 0, "packed, disk"))) return code;
+    packed.resident_blocks = half.resident_blocks;
+    return add_ram(verify, &packed, 1, "packed, half");
 }
 
 static void list_candidates(struct verify *verify, const struct shoal_request *unlimited,
@@ -102,7 +164,8 @@ static void list_candidates(struct verify *verify, const struct shoal_request *u
 static bool same_plan(const struct shoal_plan_summary *a, const struct shoal_plan_summary *b)
 {
     return a->peak_vram_bytes == b->peak_vram_bytes && a->ram_bytes == b->ram_bytes &&
-           a->step_copy_bytes == b->step_copy_bytes && a->resident_blocks == b->resident_blocks &&
+           a->step_copy_bytes == b->step_copy_bytes && a->step_disk_bytes == b->step_disk_bytes &&
+           a->resident_blocks == b->resident_blocks && a->packed_blocks == b->packed_blocks &&
            a->prefetch_slots == b->prefetch_slots && a->lanes == b->lanes;
 }
 
@@ -129,45 +192,76 @@ static void print_head(const struct verify *verify)
     printf("', %d x %d, %d step%s, seed %llu\n\n", job->request.width, job->request.height,
         job->request.steps, job->request.steps == 1 ? "" : "s",
         (unsigned long long)job->request.seed);
-    printf("%-13s %9s %8s %5s %5s %9s %5s %8s %8s\n", "plan", "peak", "resident", "slots", "lanes",
-        "time", "ratio", "latents", "picture");
+    printf("%-13s %9s %9s %8s %9s %9s %9s %5s %8s\n", "plan", "device", "host", "resident",
+        "copied", "read", "time", "ratio", "picture");
 }
 
-static void print_row(const struct verify *verify, const struct candidate *row,
-    const struct shoal_report *report, const struct hash *latents, const struct hash *pictures,
-    const char *fault)
+static void print_json_budget(const char *name, uint64_t bytes)
 {
-    char resident[24], ratio[16];
-    bool json = verify->job->options.json;
-
-    if (verify->seconds > 0)
-        snprintf(ratio, sizeof ratio, json ? "%.4f" : "%.2f", report->seconds / verify->seconds);
+    printf(", \"%s\": ", name);
+    if (bytes == SHOAL_UNLIMITED)
+        printf("null");
     else
-        snprintf(ratio, sizeof ratio, json ? "null" : "-");
-    if (json) {
-        printf("%s\n  {\"plan\": \"%s\", \"vram_bytes\": ", verify->ran > 1 ? "," : "", row->name);
-        if (row->request.vram_bytes == SHOAL_UNLIMITED)
-            printf("null");
-        else
-            printf("%llu", (unsigned long long)row->request.vram_bytes);
-        printf(", \"planned_peak_vram_bytes\": %llu, \"peak_vram_bytes\": %llu, "
-               "\"planned_step_bytes\": %llu, \"step_bytes\": %llu, \"resident_blocks\": %d, "
-               "\"blocks\": %d, "
-               "\"prefetch_slots\": %d, \"lanes\": %d, \"seconds\": %.6f, \"ratio\": %s, "
-               "\"latents_xxh3_128\": \"%s\", \"pictures_xxh3_128\": \"%s\", \"same\": %s}",
-            (unsigned long long)row->plan.peak_vram_bytes,
-            (unsigned long long)report->peak_vram_bytes,
-            (unsigned long long)row->plan.step_copy_bytes, (unsigned long long)report->step_bytes,
-            row->plan.resident_blocks, row->plan.blocks, row->plan.prefetch_slots, row->plan.lanes,
-            report->seconds, ratio, latents->text, pictures->text, fault ? "false" : "true");
-        return;
-    }
+        printf("%llu", (unsigned long long)bytes);
+}
+
+static void print_json_number(const char *name, uint64_t number)
+{
+    printf(", \"%s\": %llu", name, (unsigned long long)number);
+}
+
+static void print_json_row(
+    const struct verify *verify, const struct candidate *row, const struct outcome *outcome)
+{
+    const struct shoal_report *report = &outcome->report;
+    const struct shoal_plan_summary *plan = &row->plan;
+
+    printf("%s\n  {\"plan\": \"%s\"", verify->ran > 1 ? "," : "", row->name);
+    print_json_budget("vram_bytes", row->request.vram_bytes);
+    print_json_budget("ram_bytes", row->request.ram_bytes);
+    print_json_number("planned_peak_vram_bytes", plan->peak_vram_bytes);
+    print_json_number("peak_vram_bytes", report->peak_vram_bytes);
+    print_json_number("planned_ram_bytes", plan->ram_bytes);
+    print_json_number("planned_step_bytes", plan->step_copy_bytes);
+    print_json_number("step_bytes", report->step_bytes);
+    print_json_number("planned_step_read_bytes", plan->step_disk_bytes);
+    print_json_number("step_read_bytes", report->step_read_bytes);
+    printf(", \"blocks\": %d, \"resident_blocks\": %d, \"packed_blocks\": %d, "
+           "\"disk_blocks\": %d, \"prefetch_slots\": %d, \"lanes\": %d",
+        plan->blocks, plan->resident_blocks, plan->packed_blocks, plan->disk_blocks,
+        plan->prefetch_slots, plan->lanes);
+    printf(", \"seconds\": %.6f, \"ratio\": ", report->seconds);
+    if (verify->seconds > 0)
+        printf("%.4f", report->seconds / verify->seconds);
+    else
+        printf("null");
+    printf(", \"latents_xxh3_128\": \"%s\", \"pictures_xxh3_128\": \"%s\", \"same\": %s}",
+        outcome->latents.text, outcome->pictures.text, outcome->fault ? "false" : "true");
+}
+
+/* Zero is a dash: nothing moves. */
+static struct cli_text moved(uint64_t bytes)
+{
+    struct cli_text dash = {"-"};
+
+    return bytes ? cli_size(bytes) : dash;
+}
+
+static void print_row(
+    const struct verify *verify, const struct candidate *row, const struct outcome *outcome)
+{
+    const struct shoal_report *report = &outcome->report;
+    char resident[24], ratio[16] = "-";
+
     snprintf(resident, sizeof resident, "%d/%d", row->plan.resident_blocks, row->plan.blocks);
-    printf("%-13s %9s %8s %5d %5d %9s %5s %.8s %.8s%s%s%s\n", row->name,
-        cli_size(report->peak_vram_bytes).text, resident, row->plan.prefetch_slots, row->plan.lanes,
-        cli_seconds(report->seconds).text, ratio, latents->text, pictures->text,
-        fault ? cli_colour(stdout, COLOUR_RED) : "", fault ? fault : "",
-        fault ? cli_colour(stdout, COLOUR_NONE) : "");
+    if (verify->seconds > 0)
+        snprintf(ratio, sizeof ratio, "%.2f", report->seconds / verify->seconds);
+    printf("%-13s %9s %9s %8s %9s %9s %9s %5s %.8s%s%s%s\n", row->name,
+        cli_size(report->peak_vram_bytes).text, cli_size(row->plan.ram_bytes).text, resident,
+        moved(report->step_bytes).text, moved(report->step_read_bytes).text,
+        cli_seconds(report->seconds).text, ratio, outcome->pictures.text,
+        outcome->fault ? cli_colour(stdout, COLOUR_RED) : "", outcome->fault ? outcome->fault : "",
+        outcome->fault ? cli_colour(stdout, COLOUR_NONE) : "");
 }
 
 static void print_left_out(const struct candidate *row)
@@ -175,6 +269,22 @@ static void print_left_out(const struct candidate *row)
     printf("%-13s left out: ", row->name);
     cli_print_clean(stdout, row->left_out);
     putchar('\n');
+}
+
+/* The candidates whose plan turned out as that of candidate `index`, on one line. */
+static void print_same(const struct verify *verify, int index)
+{
+    int printed = 0;
+
+    for (int i = 0; i < verify->count; i++) {
+        if (verify->candidates[i].same_as != index) continue;
+        if (!printed++)
+            printf("the same as %s:", verify->candidates[index].name);
+        else
+            putchar(',');
+        printf(" %s", verify->candidates[i].name);
+    }
+    if (printed) putchar('\n');
 }
 
 static void print_tail(const struct verify *verify)
@@ -199,8 +309,8 @@ static void print_tail(const struct verify *verify)
     for (int i = 0; i < verify->count; i++) {
         const struct candidate *row = &verify->candidates[i];
 
-        if (row->same_as >= 0)
-            printf("%-13s the same plan as %s\n", row->name, verify->candidates[row->same_as].name);
+        if (row->ran)
+            print_same(verify, i);
         else if (row->left_out[0])
             print_left_out(row);
     }
@@ -210,12 +320,31 @@ static void print_tail(const struct verify *verify)
             cli_colour(stdout, COLOUR_GREEN), cli_colour(stdout, COLOUR_NONE), verify->ran);
     else
         printf("\n%sDIFFERENT:%s %d of %d plans gave other bytes than the first, or had another "
-               "peak or copied other bytes a step than planned.\n",
+               "peak, or copied or read other bytes a step than planned.\n",
             cli_colour(stdout, COLOUR_RED), cli_colour(stdout, COLOUR_NONE), verify->different,
             verify->ran);
 }
 
 /* ---- running ---- */
+
+/* How the run broke a promise: of bytes, of the peak, of what moves in a step; NULL: it did not. A
+ * single step reads everything, so that what a later one reads is not known. */
+static const char *find_fault(
+    const struct verify *verify, const struct candidate *row, const struct outcome *outcome)
+{
+    const struct shoal_report *report = &outcome->report;
+
+    if (strcmp(outcome->latents.text, verify->latents.text) != 0 ||
+        strcmp(outcome->pictures.text, verify->pictures.text) != 0)
+        return " DIFFERENT";
+    if (report->peak_vram_bytes != row->plan.peak_vram_bytes ||
+        report->peak_vram_bytes > row->request.vram_bytes)
+        return " PEAK";
+    if (report->step_bytes != row->plan.step_copy_bytes) return " COPIED";
+    if (verify->job->request.steps > 1 && report->step_read_bytes != row->plan.step_disk_bytes)
+        return " READ";
+    return NULL;
+}
 
 static int run_candidate(
     struct verify *verify, struct candidate *row, const struct shoal_plan *plan)
@@ -224,10 +353,8 @@ static int run_candidate(
     struct shoal_callbacks callbacks = {&progress, progress_update, interrupt_requested};
     struct shoal_error error = {0};
     struct shoal_result *result = NULL;
-    struct shoal_report report;
-    struct hash latents, pictures;
+    struct outcome outcome;
     enum shoal_status status;
-    const char *fault = NULL;
 
     progress_start(&progress, row->name, true);
     interrupt_defer(true);
@@ -242,27 +369,23 @@ static int run_candidate(
         if (status != SHOAL_E_CANCELLED) cli_error("the plan '%s' failed:", row->name);
         return cli_fail(&error);
     }
-    shoal_result_report(result, &report);
-    hash_result(result, &latents, &pictures);
+    shoal_result_report(result, &outcome.report);
+    hash_result(result, &outcome.latents, &outcome.pictures);
     shoal_result_destroy(&result);
     if (verify->ran == 0) {
-        verify->latents = latents;
-        verify->pictures = pictures;
+        verify->latents = outcome.latents;
+        verify->pictures = outcome.pictures;
     } else if (verify->ran == 1) {
-        verify->seconds = report.seconds;
+        verify->seconds = outcome.report.seconds;
     }
     verify->ran++;
     row->ran = true;
-    if (strcmp(latents.text, verify->latents.text) != 0 ||
-        strcmp(pictures.text, verify->pictures.text) != 0)
-        fault = " DIFFERENT";
-    else if (report.peak_vram_bytes != row->plan.peak_vram_bytes ||
-             report.peak_vram_bytes > row->request.vram_bytes)
-        fault = " PEAK";
-    else if (report.step_bytes != row->plan.step_copy_bytes)
-        fault = " COPIED";
-    verify->different += fault != NULL;
-    print_row(verify, row, &report, &latents, &pictures, fault);
+    outcome.fault = find_fault(verify, row, &outcome);
+    verify->different += outcome.fault != NULL;
+    if (verify->job->options.json)
+        print_json_row(verify, row, &outcome);
+    else
+        print_row(verify, row, &outcome);
     fflush(stdout);
     return CLI_OK;
 }
@@ -276,7 +399,7 @@ static int try_candidate(struct verify *verify, struct candidate *row)
 
     if (shoal_plan_create(verify->job->model, &row->request, &plan, &error) != SHOAL_OK) {
         if (row->must_fit) return cli_fail(&error);
-        snprintf(row->left_out, sizeof row->left_out, "%.190s", error.text);
+        snprintf(row->left_out, sizeof row->left_out, "%.390s", error.text);
         return CLI_OK;
     }
     shoal_plan_summarise(plan, &row->plan);
@@ -290,7 +413,7 @@ static int try_candidate(struct verify *verify, struct candidate *row)
             row->name);
         code = CLI_FAILED;
     } else if (!row->plan.fits) {
-        snprintf(row->left_out, sizeof row->left_out, "it does not fit");
+        snprintf(row->left_out, sizeof row->left_out, "%.390s", shoal_plan_refusal(plan));
     } else if (row->same_as < 0) {
         code = run_candidate(verify, row, plan);
     }
@@ -302,19 +425,16 @@ static int run_all(struct verify *verify)
 {
     const struct shoal_request unlimited = unlimited_request(verify->job);
     struct shoal_plan_summary summary;
-    struct shoal_error error = {0};
-    struct shoal_plan *plan = NULL;
+    int code = look(verify, &unlimited, &summary);
 
-    if (shoal_plan_create(verify->job->model, &unlimited, &plan, &error) != SHOAL_OK)
-        return cli_fail(&error);
-    shoal_plan_summarise(plan, &summary);
-    shoal_plan_destroy(&plan);
+    if (code != CLI_OK) return code;
     list_candidates(verify, &unlimited, &summary);
+    code = list_tiers(verify, &unlimited, summary.least_vram_bytes);
+    if (code != CLI_OK) return code;
     print_head(verify);
     fflush(stdout);
     for (int i = 0; i < verify->count; i++) {
-        int code = try_candidate(verify, &verify->candidates[i]);
-
+        code = try_candidate(verify, &verify->candidates[i]);
         if (code != CLI_OK) return code;
     }
     print_tail(verify);

@@ -581,7 +581,7 @@ static enum shoal_status read_header(
         TRY(file_read_at(file, room, *header + room, wanted - room, error));
         room = wanted;
         TRY(gguf_header_bytes(file->path, *header, room, file->bytes, bytes, &more, error));
-        wanted *= 8;
+        wanted *= 2;
     }
     return SHOAL_OK;
 }

@@ -11,24 +11,71 @@
 static const char *part_names[SHOAL_PHASES] = {
     "text encoder", "DiT context", "DiT steps", "VAE decode"};
 
+/* A file of the model that holds packed weights, best the DiT's; "a file" if there is none. */
+static const char *packed_file(const struct job *job)
+{
+    for (int i = 0; i < SHOAL_PHASES; i++) {
+        enum shoal_phase phase = (enum shoal_phase)((SHOAL_PHASE_STEPS + i) % SHOAL_PHASES);
+        const struct model *model = job_phase(job, phase).model;
+
+        for (int32_t k = 0; k < model->block_count; k++)
+            for (int32_t w = 0; w < model->blocks[k].weight_count; w++) {
+                const struct weight *weight = &model->blocks[k].weights[w];
+
+                for (int32_t p = 0; p < weight->piece_count; p++)
+                    if (weight->pieces[p]->packed) return weight->pieces[p]->file->path;
+            }
+    }
+    return "a file";
+}
+
+/* Whether the device budget is the asked-for card's memory, and nobody's option. */
+static bool is_card_memory(const struct shoal_plan *plan)
+{
+    return plan->elsewhere && plan->rates.vram_bytes &&
+           plan->job.request.vram_bytes == plan->rates.vram_bytes - plan->rates.context_bytes;
+}
+
+static void refuse_raw(const struct shoal_plan *plan, struct text *t)
+{
+    char size[SIZE_TEXT_BYTES];
+
+    text_append(t, "--wire raw: %s holds packed weights, which cannot stream raw: leave --wire out",
+        packed_file(&plan->job));
+    if (plan->least_bytes != SHOAL_UNLIMITED)
+        text_append(t, ", or give --vram %llu (%s), with which none of them streams",
+            (unsigned long long)plan->least_bytes, size_format_up(size, plan->least_bytes));
+}
+
+static void refuse_vram(const struct shoal_plan *plan, struct text *t)
+{
+    const uint64_t budget = plan->job.request.vram_bytes;
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+
+    if (is_card_memory(plan))
+        text_append(t, "the memory of %s, of which the driver leaves %s,", plan->rates.name,
+            size_format(a, budget));
+    else
+        text_append(t, "--vram %llu (%s)", (unsigned long long)budget, size_format(a, budget));
+    text_append(t, " is too small: the least that works with these options is --vram %llu (%s)",
+        (unsigned long long)plan->least_bytes, size_format_up(b, plan->least_bytes));
+}
+
 /* Why the plan cannot run, and what would. */
 static void explain_refusal(const struct shoal_plan *plan, struct text *t)
 {
+    const uint64_t ram = plan->job.request.ram_bytes;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
 
-    if (plan->job.request.vram_bytes < plan->least_bytes)
-        text_append(t,
-            "--vram %llu (%s) is too small: the least that works with these options is --vram %llu "
-            "(%s)",
-            (unsigned long long)plan->job.request.vram_bytes,
-            size_format(a, plan->job.request.vram_bytes), (unsigned long long)plan->least_bytes,
-            size_format_up(b, plan->least_bytes));
+    if (plan->solution.needs_packed)
+        refuse_raw(plan, t);
+    else if (plan->job.request.vram_bytes < plan->least_bytes)
+        refuse_vram(plan, t);
     else
         text_append(t,
             "--ram %llu (%s) is too small: the least that works beside this --vram is --ram %llu "
             "(%s)",
-            (unsigned long long)plan->job.request.ram_bytes,
-            size_format(a, plan->job.request.ram_bytes), (unsigned long long)plan->least_ram_bytes,
+            (unsigned long long)ram, size_format(a, ram), (unsigned long long)plan->least_ram_bytes,
             size_format_up(b, plan->least_ram_bytes));
 }
 
@@ -53,7 +100,7 @@ static const char *limit_name(enum plan_limit limit)
     return names[limit];
 }
 
-#define PHASE_FORMAT "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s  %9s  %7s\n"
+#define PHASE_FORMAT "  %-12s  %8s  %9s  %5s  %9s  %9s  %9s  %9s  %9s  %10s\n"
 
 static void explain_phase(const struct shoal_plan *plan, int index, struct text *t)
 {
@@ -73,40 +120,91 @@ static void explain_phase(const struct shoal_plan *plan, int index, struct text 
 /* "1.91 GFLOP", "55.1 TFLOP": into `text`, which is returned. */
 static char *format_operations(char text[SIZE_TEXT_BYTES], uint64_t operations)
 {
-    double giga = (double)operations * 1e-9;
+    static const char units[] = "GTP";
+    double count = (double)operations * 1e-9;
+    int unit = 0;
 
-    snprintf(text, SIZE_TEXT_BYTES, giga < 1000 ? "%.3g GFLOP" : "%.3g TFLOP",
-        giga < 1000 ? giga : giga * 1e-3);
+    for (; count >= 1000 && unit < 2; unit++)
+        count *= 1e-3;
+    snprintf(text, SIZE_TEXT_BYTES, "%.3g %cFLOP", count, units[unit]);
     return text;
+}
+
+/* Whose rates the predictions go by. */
+static void explain_rates(const struct rates *rates, struct text *t)
+{
+    if (rates->origin == RATES_GUESSED)
+        text_append(t, "rates guessed: shoal bench links measures this machine");
+    else
+        text_append(t, "%s: %s",
+            rates->origin == RATES_MEASURED ? "rates measured" : "rates as published", rates->name);
+}
+
+static void explain_time(
+    const struct shoal_plan *plan, const struct shoal_plan_summary *s, struct text *t)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+
+    text_append(t, "predicted: %s a step, limited by %s; ", format_seconds(a, s->step_seconds),
+        limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit));
+    if (plan->job.request.steps > 1)
+        text_append(t, "%s the first, which loads; ", format_seconds(a, s->first_step_seconds));
+    text_append(t, "%s in all (", format_seconds(b, s->seconds));
+    explain_rates(&plan->rates, t);
+    text_append(t, ")\n");
 }
 
 static void explain_steps(const struct shoal_plan *plan, struct text *t)
 {
-    const struct plan_phase *p = &plan->solution.phases[SHOAL_PHASE_STEPS];
     struct shoal_plan_summary s;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
     int32_t all = job_lane_count(&plan->job);
 
     shoal_plan_summarise(plan, &s);
-    text_append(t, "a step: %s, %s copied to the device (%d of %d blocks stream)",
-        format_operations(b, s.step_operations), size_format(a, s.step_copy_bytes),
-        s.blocks - s.resident_blocks, s.blocks);
-    if (p->disk_count)
-        text_append(t, ", %s read from disk (%d blocks)", size_format(a, s.step_disk_bytes),
-            (int)p->disk_count);
-    if (p->packed_count) text_append(t, "; %d blocks are packed", (int)p->packed_count);
+    text_append(t, "a step: %s", format_operations(b, s.step_operations));
+    if (s.resident_blocks < s.blocks)
+        text_append(t, ", %s copied to the device (%d of %d blocks stream)",
+            size_format(a, s.step_copy_bytes), s.blocks - s.resident_blocks, s.blocks);
+    else
+        text_append(
+            t, ", nothing copied after the first (all %d blocks stay on the device)", s.blocks);
+    if (s.disk_blocks)
+        text_append(t, ", %s read from disk (%d block%s)", size_format(a, s.step_disk_bytes),
+            s.disk_blocks, s.disk_blocks == 1 ? "" : "s");
+    if (s.packed_blocks)
+        text_append(
+            t, "; %d block%s packed", s.packed_blocks, s.packed_blocks == 1 ? " is" : "s are");
     if (all > 1 && s.lanes >= all)
         text_append(t, "; its %d lanes share one pass over the blocks", all);
     else if (all > 1)
         text_append(
             t, "; its %d lanes take %d passes over the blocks", all, (all + s.lanes - 1) / s.lanes);
-    text_append(t, "\ntime: about %s a step, limited by %s; the first one, which loads, %s; all %s",
-        format_seconds(a, s.step_seconds), limit_name(p->limit),
-        format_seconds(b, s.first_step_seconds),
-        format_seconds((char[SIZE_TEXT_BYTES]){0}, s.seconds));
-    text_append(t, " (%s)\n",
-        plan->rates.origin == RATES_GUESSED ? "guessed: shoal bench links measures this machine"
-                                            : plan->rates.name);
+    text_append(t, "\n");
+    explain_time(plan, &s, t);
+}
+
+/* "6.00 MiB allowed", "no limit", "7.65 GiB that rtx4060 has". */
+static void explain_budget(const struct shoal_plan *plan, uint64_t bytes, struct text *t)
+{
+    char size[SIZE_TEXT_BYTES];
+
+    if (bytes == SHOAL_UNLIMITED)
+        text_append(t, "no limit");
+    else
+        text_append(t, "%s allowed", size_format(size, bytes));
+    text_append(t, ", %s ", plan->solution.fits ? "peak" : "this plan needs");
+}
+
+static void explain_device(const struct shoal_plan *plan, struct text *t)
+{
+    char a[SIZE_TEXT_BYTES];
+
+    text_append(t, "device memory: ");
+    explain_budget(plan, plan->job.request.vram_bytes, t);
+    text_append(t, "%s", size_format(a, plan->solution.peak_bytes));
+    if (plan->least_bytes != SHOAL_UNLIMITED)
+        text_append(t, "; %s is the least that works", size_format_up(a, plan->least_bytes));
+    text_append(t, "; from %s on nothing streams\n", size_format_up(a, plan->full_bytes));
 }
 
 static void explain_host(const struct shoal_plan *plan, struct text *t)
@@ -116,27 +214,79 @@ static void explain_host(const struct shoal_plan *plan, struct text *t)
 
     for (int i = 1; i < SHOAL_PHASES; i++)
         if (plan->solution.phases[i].ram_bytes > most->ram_bytes) most = &plan->solution.phases[i];
-    text_append(t,
-        "host memory: %s allowed, %s %s: %s of weights, %s of staging, %s for the process\n",
-        size_format(a, plan->job.request.ram_bytes),
-        plan->solution.fits ? "peak" : "this plan needs",
-        size_format((char[SIZE_TEXT_BYTES]){0}, plan->solution.ram_bytes),
-        size_format(b, most->tier_bytes), size_format(c, most->staging_bytes),
-        size_format(d, plan->process_bytes));
+    text_append(t, "host memory beside that: ");
+    explain_budget(plan, plan->job.request.ram_bytes, t);
+    text_append(t, "%s: %s of weights that wait, %s to read through, %s for the process",
+        size_format(a, plan->solution.ram_bytes), size_format(b, most->tier_bytes),
+        size_format(c, most->staging_bytes), size_format(d, plan->process_bytes));
+    if (plan->least_ram_bytes != SHOAL_UNLIMITED)
+        text_append(t, "; %s is the least that works", size_format_up(a, plan->least_ram_bytes));
+    text_append(t, "\n");
 }
 
 /* What the next GiB would be worth, where it is worth something. */
+static void explain_more_of(const char *option, double now, double then, struct text *t)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+
+    if (then > 0 && then < 0.97 * now)
+        text_append(t, "1 GiB more of %s: the steps would take %s in place of %s\n", option,
+            format_seconds(a, then), format_seconds(b, now));
+}
+
 static void explain_more(const struct shoal_plan *plan, struct text *t)
 {
-    char a[SIZE_TEXT_BYTES];
     double now = plan->solution.phases[SHOAL_PHASE_STEPS].seconds;
 
-    if (plan->more_vram_seconds > 0 && plan->more_vram_seconds < 0.97 * now)
-        text_append(t, "1 GiB more of --vram: the steps would take %s\n",
-            format_seconds(a, plan->more_vram_seconds));
-    if (plan->more_ram_seconds > 0 && plan->more_ram_seconds < 0.97 * now)
-        text_append(t, "1 GiB more of --ram: the steps would take %s\n",
-            format_seconds(a, plan->more_ram_seconds));
+    explain_more_of("--vram", now, plan->more_vram_seconds, t);
+    explain_more_of("--ram", now, plan->more_ram_seconds, t);
+}
+
+/* Of the settings that say how to run: those that change nothing here. */
+static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *failed)
+{
+    const struct shoal_request *r = &plan->job.request;
+    const struct plan_phase *steps = &plan->solution.phases[SHOAL_PHASE_STEPS];
+    int32_t all = job_lane_count(&plan->job);
+
+    if (!steps->slots && (r->prefetch_slots != SHOAL_AUTO || r->buffer != SHOAL_BUFFER_AUTO))
+        json_append(notes,
+            json_string("prefetch slots and buffer have no effect: every block is resident (set a "
+                        "smaller --vram or fewer --resident-blocks)"),
+            failed);
+    if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count)
+        json_append(notes,
+            json_string(steps->slots ? "wire packed has no effect: the files hold plain weights "
+                                       "(convert them once with shoal convert, or let a "
+                                       "run with --disk-cache DIR do it)"
+                                     : "wire packed has no effect: every block is resident (set a "
+                                       "smaller --vram or fewer --resident-blocks)"),
+            failed);
+    if (r->lanes != SHOAL_AUTO && r->lanes > all)
+        json_append(notes,
+            json_sprintf(all == 1 ? "there is only %d lane" : "there are only %d lanes", all),
+            failed);
+}
+
+/* Of budgets that the machine does not have. */
+static void note_memory(const struct shoal_plan *plan, json_t *notes, bool *failed)
+{
+    uint64_t memory = memory_physical(), card = plan->rates.vram_bytes - plan->rates.context_bytes;
+    char size[SIZE_TEXT_BYTES];
+
+    if (!plan->elsewhere && plan->solution.fits &&
+        memory < plan->solution.peak_bytes + plan->solution.ram_bytes)
+        json_append(notes,
+            json_sprintf(
+                "this machine has %s of memory, less than the plan's device and host memory",
+                size_format(size, memory)),
+            failed);
+    if (plan->elsewhere && plan->rates.vram_bytes && plan->solution.fits &&
+        plan->solution.peak_bytes > card)
+        json_append(notes,
+            json_sprintf("the plan takes more memory than %s has: the driver leaves %s of it",
+                plan->rates.name, size_format(size, card)),
+            failed);
 }
 
 /* A setting that changes nothing is said, never silent. An array of sentences;
@@ -144,11 +294,7 @@ static void explain_more(const struct shoal_plan *plan, struct text *t)
 static json_t *explain_notes(const struct shoal_plan *plan)
 {
     const struct shoal_request *r = &plan->job.request;
-    const struct plan_phase *steps = &plan->solution.phases[SHOAL_PHASE_STEPS];
-    int32_t all = job_lane_count(&plan->job);
-    uint64_t memory = memory_physical();
     json_t *notes = json_array();
-    char size[SIZE_TEXT_BYTES];
     bool failed = false;
 
     for (int i = 0; i < plan->job.prompt_count; i++)
@@ -162,25 +308,13 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     if (plan->job.prompt_count == 1 && r->negative_prompt[0])
         json_append(
             notes, json_string("the negative prompt has no effect, because cfg is 1"), &failed);
-    if (!steps->slots && (r->prefetch_slots != SHOAL_AUTO || r->buffer != SHOAL_BUFFER_AUTO))
-        json_append(notes,
-            json_string("prefetch slots and buffer have no effect: every block is resident (set a "
-                        "smaller --vram or fewer --resident-blocks)"),
-            &failed);
+    note_settings(plan, notes, &failed);
     if (r->seed > UINT32_MAX)
         json_append(notes,
             json_sprintf("of the seed the low 32 bits count, as in torch: it is %u",
                 (unsigned)(r->seed & UINT32_MAX)),
             &failed);
-    if (!plan->elsewhere && plan->solution.fits &&
-        memory < plan->solution.peak_bytes + plan->solution.ram_bytes)
-        json_append(notes,
-            json_sprintf(
-                "this machine has %s of memory, less than the plan's device and host memory",
-                size_format(size, memory)),
-            &failed);
-    if (r->lanes != SHOAL_AUTO && r->lanes > all)
-        json_append(notes, json_sprintf("there are only %d lanes", all), &failed);
+    note_memory(plan, notes, &failed);
     if (failed) {
         json_decref(notes);
         return NULL;
@@ -188,25 +322,26 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     return notes;
 }
 
+/* The machine that the plan is for, as people call it. */
+static const char *machine_name(const struct shoal_plan *plan)
+{
+    return plan->elsewhere ? plan->rates.name : plan->job.request.device;
+}
+
 static void explain_text(const struct shoal_plan *plan, const json_t *notes, struct text *t)
 {
     const struct shoal_request *r = &plan->job.request;
-    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES], d[SIZE_TEXT_BYTES];
 
     text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s\n",
-        plan->job.model->name, r->device, r->width, r->height, r->steps, r->steps == 1 ? "" : "s",
-        r->count, r->count == 1 ? "" : "s", (double)r->cfg, (double)r->shift, r->sampler);
+        plan->job.model->name, machine_name(plan), r->width, r->height, r->steps,
+        r->steps == 1 ? "" : "s", r->count, r->count == 1 ? "" : "s", (double)r->cfg,
+        (double)r->shift, r->sampler);
     text_append(t, PHASE_FORMAT, "", "resident", "weights", "slots", "ring", "scratch", "peak",
         "streamed", "time", "limit");
     for (int i = 0; i < SHOAL_PHASES; i++)
         explain_phase(plan, i, t);
     explain_steps(plan, t);
-    text_append(t,
-        "device memory: %s allowed, %s %s; %s is the least that works, from %s on nothing "
-        "streams\n",
-        size_format(a, r->vram_bytes), plan->solution.fits ? "peak" : "this plan needs",
-        size_format(b, plan->solution.peak_bytes), size_format_up(c, plan->least_bytes),
-        size_format_up(d, plan->full_bytes));
+    explain_device(plan, t);
     explain_host(plan, t);
     explain_more(plan, t);
     for (size_t i = 0; i < json_array_size(notes); i++)
@@ -257,11 +392,11 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
-        " s:f, s:s, s:s, s:o, s:O}",
-        "model", json_text(plan->job.model->name), "device", r->device, "width", (int)r->width,
-        "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count, "cfg",
-        (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits", (int)s.fits,
-        "vram_budget_bytes", budget_json(r->vram_bytes), "ram_budget_bytes",
+        " s:f, s:s, s:s, s:i, s:i, s:s?, s:o, s:O}",
+        "model", json_text(plan->job.model->name), "device", machine_name(plan), "width",
+        (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
+        "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits",
+        (int)s.fits, "vram_budget_bytes", budget_json(r->vram_bytes), "ram_budget_bytes",
         budget_json(r->ram_bytes), "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes,
         "least_vram_bytes", (json_int_t)s.least_vram_bytes, "full_vram_bytes",
         (json_int_t)s.full_vram_bytes, "ram_bytes", (json_int_t)s.ram_bytes, "least_ram_bytes",
@@ -273,7 +408,8 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         (json_int_t)plan->process_bytes, "step_seconds", s.step_seconds, "first_step_seconds",
         s.first_step_seconds, "seconds", s.seconds, "limit",
         limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
-        "phases", phases, "notes", notes);
+        "packed_blocks", (int)s.packed_blocks, "disk_blocks", (int)s.disk_blocks, "refusal",
+        plan->refusal, "phases", phases, "notes", notes);
 }
 
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)

@@ -4,7 +4,9 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "base/trace.h"
 #include "device/cpu/cpu.h"
+#include "memory/cargo.h"
 #include "pipeline/links.h"
 
 #include <string.h>
@@ -30,11 +32,19 @@ enum shoal_status plan_rates(
     return status;
 }
 
-/* Measured, rounded up: code, libraries, stacks and what is small; a token, with its merge, while
- * tokenizer.json is read; a tensor, while its header is. */
-#define PROGRAM_BYTES (12ull << 20)
-#define TOKEN_BYTES 700
+/*
+ * Measured as peak RSS under glibc, and rounded up; `tests/cli/test_cli_memory.py` checks the sum.
+ * What the program takes at the least: code, libraries, stacks, plan and PNG writer were 6.4 MiB.
+ * What malloc frees it mostly keeps, so that opening's peak stays: 545 bytes a token of a
+ * tokenizer.json of 151 000 tokens and as many merges; 1500 a tensor of a safetensors header. A
+ * GGUF header is read in steps that double, and kept. The lists by which a chunk travels
+ * (memory/cargo.h) take 100 bytes. A span of a trace takes 80 bytes, and 160 as text in the end.
+ */
+#define PROGRAM_BYTES (8ull << 20)
+#define TOKEN_BYTES 600
 #define TENSOR_BYTES 2048
+#define CHUNK_BYTES 128
+#define SPAN_BYTES 256
 
 /* The pictures, their latents and the noise that they start from. */
 static uint64_t result_bytes(const struct job *job)
@@ -49,6 +59,39 @@ static uint64_t result_bytes(const struct job *job)
     return count * (3 * pixels + 2 * latents) + 3 * pixels * (sizeof(float) + 1);
 }
 
+/* Headers and what is made of them. */
+static uint64_t checkpoint_bytes(const struct checkpoint *checkpoint)
+{
+    uint64_t header = UINT64_MAX;
+    size_t count = checkpoint_count(checkpoint);
+
+    for (size_t i = 0; i < count; i++) {
+        uint64_t offset = checkpoint_at(checkpoint, i)->offset;
+
+        if (offset < header) header = offset;
+    }
+    return count ? TENSOR_BYTES * count + 2 * header : 0;
+}
+
+/* What moving the weights takes beside them: the lists of the largest phase, and the trace's spans:
+ * of a read for each chunk, and a copy, an unpacking, a forward and a wait for each block. */
+static uint64_t moving_bytes(const struct job *job)
+{
+    uint64_t most = 0, spans = 0;
+
+    for (int phase = 0; phase < SHOAL_PHASES; phase++) {
+        struct phase_pass p = job_phase(job, (enum shoal_phase)phase);
+        uint64_t chunks = 0, walks = (uint64_t)job_walks(job, (enum shoal_phase)phase, 1);
+
+        for (int32_t i = 0; i < p.model->block_count; i++)
+            chunks += p.model->blocks[i].bytes / CARGO_CHUNK_BYTES + 1;
+        if (chunks > most) most = chunks;
+        spans += walks * (chunks + 4 * (uint64_t)p.pass->count + 1);
+    }
+    if (spans > TRACE_MOST_SPANS) spans = TRACE_MOST_SPANS;
+    return CHUNK_BYTES * most + (job->request.trace ? SPAN_BYTES * spans : 0);
+}
+
 uint64_t plan_process_bytes(const struct job *job)
 {
     const struct shoal_model *model = job->model;
@@ -56,6 +99,6 @@ uint64_t plan_process_bytes(const struct job *job)
     uint64_t bytes = PROGRAM_BYTES + TOKEN_BYTES * (uint64_t)tokenizer_vocab(model->tokenizer);
 
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
-        bytes += TENSOR_BYTES * checkpoint_count(model->checkpoints[kind]);
-    return bytes + (uint64_t)threads * CPU_WORKER_BYTES + result_bytes(job);
+        bytes += checkpoint_bytes(model->checkpoints[kind]);
+    return bytes + (uint64_t)threads * CPU_WORKER_BYTES + result_bytes(job) + moving_bytes(job);
 }

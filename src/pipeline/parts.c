@@ -402,6 +402,11 @@ void shoal_model_close(struct shoal_model **model)
     *model = NULL;
 }
 
+const char *shoal_model_name(const struct shoal_model *model)
+{
+    return model->name;
+}
+
 void shoal_request_init(struct shoal_request *request, const struct shoal_model *model)
 {
     const struct model_defaults *d = &model->defaults;

@@ -374,6 +374,8 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .step_operations = plan->counts[SHOAL_PHASE_STEPS].operations,
         .blocks = steps->block_count,
         .resident_blocks = steps->resident_count,
+        .packed_blocks = steps->packed_count,
+        .disk_blocks = steps->disk_count,
         .prefetch_slots = steps->slots,
         .lanes = plan->lanes,
         .step_seconds = steps->walk_seconds * (double)walks,
@@ -389,4 +391,8 @@ const char *shoal_plan_text(const struct shoal_plan *plan)
 const char *shoal_plan_json(const struct shoal_plan *plan)
 {
     return plan->json;
+}
+const char *shoal_plan_refusal(const struct shoal_plan *plan)
+{
+    return plan->refusal;
 }

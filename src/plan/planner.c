@@ -8,7 +8,8 @@
 #include <math.h>
 
 /* Predictions that differ by less count as equal: then raw wins over packed, then fewer bytes over
- * the link, then fewer slots. Where arithmetic hides the copies, packing has nothing to give. */
+ * the link, then fewer from disk, then fewer slots. Where arithmetic hides the copies, packing has
+ * nothing to give. */
 #define TIE 0.01
 /* What cannot win more than this is not simulated. */
 #define WORTH_A_TRY 0.002
@@ -55,7 +56,7 @@ struct search {
     double worth_seconds;      /* what takes longer need not be simulated */
     double best_seconds;
     struct choice best;
-    uint64_t best_stream_bytes;
+    uint64_t best_stream_bytes, best_disk_bytes;
     int32_t best_packed;
 };
 
@@ -301,6 +302,7 @@ static bool preferred(const struct search *s)
 
     if (p->packed_count != s->best_packed) return p->packed_count < s->best_packed;
     if (p->stream_bytes != s->best_stream_bytes) return p->stream_bytes < s->best_stream_bytes;
+    if (p->disk_bytes != s->best_disk_bytes) return p->disk_bytes < s->best_disk_bytes;
     if (s->at.slots != s->best.slots) return s->at.slots < s->best.slots;
     return s->at.staging < s->best.staging;
 }
@@ -318,6 +320,7 @@ static void try_layout(struct search *s)
     if (s->phase->seconds > (s->ties ? s->worth_seconds : s->best_seconds)) return;
     s->best = s->at;
     s->best_stream_bytes = s->phase->stream_bytes;
+    s->best_disk_bytes = s->phase->disk_bytes;
     s->best_packed = s->phase->packed_count;
     if (s->ties) return;
     s->best_seconds = s->phase->seconds;

@@ -157,6 +157,8 @@ static enum shoal_status read_object(json_t *object, struct rates *rates, struct
         if (!value) FAIL(error, SHOAL_E_FORMAT, "the member \"%s\" is missing", members[i].name);
         TRY(read_number(value, &members[i], rates, error));
     }
+    if (rates->vram_bytes && rates->context_bytes >= rates->vram_bytes)
+        FAIL(error, SHOAL_E_FORMAT, "\"context_bytes\" must be less than \"vram_bytes\"");
     return SHOAL_OK;
 }
 

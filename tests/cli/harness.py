@@ -7,6 +7,7 @@ A file of cases decorates each with @case and ends with main(). It is called as
 and prints one TAP line a case. Standard library only.
 """
 
+import json
 import os
 import resource
 import signal
@@ -86,6 +87,13 @@ def refused(result, code, *words):
     expect(len(errors) == 1, result, "expected one error line")
     for word in words:
         expect(word in errors[0], result, f"the error does not say '{word}'")
+
+
+def plan(*args):
+    """A plan's figures, and how they came."""
+    result = shoal("plan", "-p", "a red apple", "--json", *args)
+    expect(result.code in (0, 3), result)
+    return json.loads(result.out), result
 
 
 def png_chunks(data):

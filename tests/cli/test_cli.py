@@ -3,7 +3,8 @@
 
     python3 tests/cli/test_cli.py path/to/shoal [part of a case's name]
 
-What the library computes is tested elsewhere; `shoal trace` in test_cli_trace.py.
+What the library computes is tested elsewhere; host memory and tiers in test_cli_memory.py, plans in
+test_cli_plan.py, `shoal trace` in test_cli_trace.py.
 """
 
 import json
@@ -19,7 +20,7 @@ import tempfile
 import time
 
 from harness import (COMMANDS, SHOAL, SMALL, SOURCE, TIMEOUT, case, default_signals, environment,
-                     expect, main, png_size, png_texts, refused, shoal,
+                     expect, main, plan, png_size, png_texts, refused, shoal,
                      small_files_only)
 
 
@@ -151,12 +152,6 @@ def device_that_is_not_there(folder):
 
 
 # ---- plan ----
-
-
-def plan(*args):
-    result = shoal("plan", "-p", "a red apple", "--json", *args)
-    expect(result.code in (0, 3), result)
-    return json.loads(result.out), result
 
 
 @case
@@ -572,7 +567,7 @@ def sigterm_stops_and_leaves_no_file(folder):
 @case
 def ctrl_c_stops_verify(folder):
     run = start_long_run(folder, "verify")
-    wait_for(run.stdout, b"latents")
+    wait_for(run.stdout, b"picture")
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=TIMEOUT)
     expect(run.returncode == 130, run.returncode)

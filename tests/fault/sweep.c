@@ -200,8 +200,8 @@ int sweep_set_up(void **state)
     snprintf(world.out, sizeof world.out, "%s/out", world.folder);
     world.model = scenario_model();
     world.request = scenario_request(world.model);
-    scenario_least(world.model, &world.request);
     world.request.trace = true;
+    scenario_least(world.model, &world.request);
     world.plan = scenario_plan(world.model, &world.request);
     assert_ok(shoal_run(world.plan, NULL, &world.result, &error));
     world.hash = scenario_hash(world.result);

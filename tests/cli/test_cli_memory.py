@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Tests of the memory tiers as a user meets them: that --ram is a hard cap, and changes nothing.
+
+    python3 tests/cli/test_cli_memory.py path/to/shoal [part of a case's name]
+"""
+
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+
+from harness import (SHOAL, SMALL, SOURCE, TIMEOUT, case, environment, expect, main, plan, refused,
+                     shoal)
+
+MINI = os.path.join(SOURCE, "models/shoal-mini")
+
+# A process's peak counts what it was forked from; so the program is started by a small one.
+LAUNCHER = """
+import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, used = os.wait4(pid, 0)
+print(used.ru_maxrss * 1024, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def sanitized():
+    with open(SHOAL, "rb") as file:
+        data = file.read()
+    return b"__asan_init" in data or b"__tsan_init" in data
+
+
+def measure(folder, *args):
+    """What generate reports, and the process's peak of host memory in bytes, the CPU device's arena
+    apart."""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, SHOAL, "generate", "-p",
+                           "a red apple", "--json", *args], cwd=folder, env=environment(),
+                          capture_output=True, timeout=TIMEOUT, check=False)
+    expect(done.returncode == 0, done.stderr)
+    figures = json.loads(done.stdout)
+    peak = int(done.stderr.split()[-1])
+    return figures, peak - figures["report"]["peak_vram_bytes"]
+
+
+def least(*args):
+    """The options that give the least of both budgets."""
+    vram = str(plan(*args)[0]["least_vram_bytes"])
+    ram = str(plan("--vram", vram, *args)[0]["least_ram_bytes"])
+    return ["--vram", vram, "--ram", ram]
+
+
+def with_ram(*args, share):
+    """--ram with room for a share of the DiT's weights."""
+    figures = plan(*args)[0]
+    return ["--ram", str(figures["process_bytes"] + figures["dit_weight_bytes"] * share // 100)]
+
+
+@case
+def host_memory_never_exceeds_the_plan(folder):
+    if sanitized():
+        return "SKIP the sanitizers' own memory is in the process"
+    big = ["--width", "128", "--height", "128", "--steps", "4"]
+    long = ["--width", "64", "--height", "64", "--steps", "40", "--trace", "t.json"]
+    for args in (SMALL, [*SMALL, *least(*SMALL)], [*big, *least(*big)],
+                 [*big, *with_ram(*big, share=50), "--resident-blocks", "0"],
+                 [*big, "--vram", "6MiB", *with_ram(*big, "--vram", "6MiB", share=25), "--cfg", "1"],
+                 [*SMALL, "--threads", "1", *least("--threads", "1", *SMALL)],
+                 [*SMALL, "--threads", "7", "--count", "9"],
+                 ["--width", "256", "--height", "192", "--steps", "1", "--vram", "32MiB"],
+                 [*long, *least(*SMALL, "--steps", "40")[:2]]):
+        figures, used = measure(folder, *args)
+        planned, budget = figures["plan"]["ram_bytes"], figures["plan"]["ram_budget_bytes"]
+        expect(used <= planned, (args, used, planned), "more than the plan says")
+        expect(budget is None or planned <= budget, (args, planned, budget))
+    return None
+
+
+def write_tokenizer(path, size):
+    """shoal-mini's with made-up tokens and merges up to `size` tokens, pair by pair."""
+    with open(os.path.join(MINI, "tokenizer/tokenizer.json"), encoding="utf-8") as file:
+        data = json.load(file)
+    vocab, merges = data["model"]["vocab"], data["model"]["merges"]
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    parts = [left + right for left in letters for right in letters]
+    added = len(data["added_tokens"])
+    for part in parts:
+        vocab.setdefault(part, len(vocab) + added)
+    for left in parts:
+        for right in parts:
+            if left + right not in vocab and len(vocab) < size:
+                vocab[left + right] = len(vocab) + added
+                merges.append([left, right])
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(data, file, indent=2)
+
+
+def write_text_encoder(path, size):
+    """shoal-mini's, with an embedding of zeros, behind the others, for so many tokens."""
+    with open(path, "rb") as file:
+        length, = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = file.read()
+    embed = header.pop("embed_tokens.weight")
+    begin, end = embed["data_offsets"]
+    for name, tensor in header.items():
+        if name != "__metadata__" and tensor["data_offsets"][0] >= end:
+            tensor["data_offsets"] = [at - (end - begin) for at in tensor["data_offsets"]]
+    rest = len(data) - (end - begin)
+    embed["shape"][0] = size
+    embed["data_offsets"] = [rest, rest + size * embed["shape"][1] * 2]
+    text = json.dumps({**header, "embed_tokens.weight": embed}).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data[:begin] + data[end:])
+        file.truncate(8 + len(text) + embed["data_offsets"][1])
+
+
+@case
+def a_large_tokenizer_is_charged(folder):
+    if sanitized():
+        return "SKIP the sanitizers' own memory is in the process"
+    size, model = 60000, os.path.join(folder, "model")
+    shutil.copytree(MINI, model)
+    write_tokenizer(os.path.join(model, "tokenizer/tokenizer.json"), size)
+    write_text_encoder(os.path.join(model, "text_encoder/model.safetensors"), size + 100)
+    config = os.path.join(model, "text_encoder/config.json")
+    with open(config, encoding="utf-8") as file:
+        text = file.read().replace('"vocab_size": 2048', f'"vocab_size": {size + 100}')
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(text)
+    budgets = ["-m", model, *SMALL, *least("-m", model, *SMALL)]
+    figures, used = measure(folder, *budgets)
+    small = plan(*SMALL)[0]["process_bytes"]
+    expect(figures["plan"]["process_bytes"] > small + 500 * size * 9 // 10, figures["plan"])
+    expect(used <= figures["plan"]["ram_bytes"], (used, figures["plan"]))
+    return None
+
+
+@case
+def a_quarter_of_the_weights_in_ram_gives_the_same_picture(folder):
+    files = []
+    for name, args in (("all.png", []), ("quarter.png", ["--resident-blocks", "0", *with_ram(
+            "--resident-blocks", "0", share=25)])):
+        result = shoal("generate", "-p", "a red apple", "--json", "--steps", "3", "-o", name, *args,
+                       folder=folder)
+        expect(result.code == 0, result)
+        with open(os.path.join(folder, name), "rb") as file:
+            files.append(file.read())
+    figures = json.loads(result.out)
+    planned, report = figures["plan"], figures["report"]
+    expect(files[0] == files[1], what="the picture's bytes differ")
+    expect(0 < planned["disk_blocks"] < planned["blocks"], planned)
+    expect(report["step_read_bytes"] == planned["step_disk_bytes"] > 0, result)
+    expect(report["read_bytes"] > 2 * report["step_read_bytes"], result)
+    expect(re.fullmatch(r"(io_uring|\d+ threads), (direct|cached)", report["reader"]), result)
+    disk = [phase for phase in planned["phases"] if phase["phase"] == "steps"][0]
+    expect(disk["disk_blocks"] == planned["disk_blocks"] and disk["disk_bytes"] > 0, disk)
+
+
+@case
+def the_least_ram_works_and_a_page_less_is_refused(folder):
+    for args in (["--resident-blocks", "0"], ["--vram", "6MiB"], []):
+        figures = plan(*SMALL, *args)[0]
+        least_ram = figures["least_ram_bytes"]
+        expect(figures["process_bytes"] < least_ram <= figures["ram_bytes"], figures)
+        result = shoal("generate", "-p", "x", *SMALL, *args, "--ram", str(least_ram - 4096),
+                       folder=folder)
+        expect(result.code == 3 and os.listdir(folder) == [], result)
+        expect(f"--ram {least_ram - 4096}" in result.err and str(least_ram) in result.err, result)
+        result = shoal("generate", "-p", "x", *SMALL, *args, "--ram", str(least_ram), "-o", "x.png",
+                       folder=folder)
+        expect(result.code == 0, result)
+        os.unlink(os.path.join(folder, "x.png"))
+        refused_plan, result = plan(*SMALL, *args, "--ram", str(least_ram - 1))
+        expect(result.code == 3 and not refused_plan["fits"], result)
+        expect(f"--ram {least_ram} (" in refused_plan["refusal"], result)
+    refused(shoal("generate", "-p", "x", "--ram", "1KiB", "--json", folder=folder), 3, "--ram 1024")
+    refused(shoal("verify", "--ram", "1KiB", *SMALL), 3, "--ram 1024")
+
+
+@case
+def more_ram_reads_no_more_from_disk(folder):
+    args = ["--resident-blocks", "0"]
+    read, full = None, plan(*args)[0]["ram_bytes"]
+    least_ram = plan(*args)[0]["least_ram_bytes"]
+    for part in range(0, 11):
+        budget = least_ram + (full - least_ram) * part // 10
+        figures, result = plan(*args, "--ram", str(budget))
+        expect(figures["ram_bytes"] <= budget, result, budget)
+        expect(read is None or figures["step_disk_bytes"] <= read, result, "more is read")
+        read = figures["step_disk_bytes"]
+    expect(read == 0, read, "with the RAM of no limit blocks are on disk")
+    figures, result = plan(*args, "--ram", str(10 * full))
+    expect(figures["ram_bytes"] == full and figures["notes"] == [], result)
+
+
+@case
+def packed_files(folder):
+    packed, streamed = os.path.join(folder, "packed"), ["--resident-blocks", "0"]
+    expect(shoal("convert", MINI, packed).code == 0, what="convert")
+    result = shoal("verify", "-m", packed, "--json", *SMALL, "--steps", "2")
+    expect(result.code == 0, result)
+    rows = {row["plan"]: row for row in json.loads(result.out)["plans"]}
+    expect(rows["all on disk"]["packed_blocks"] == rows["all on disk"]["blocks"], result)
+    expect("packed, half" in rows, result)
+    for row in rows.values():
+        expect(row["step_read_bytes"] == row["planned_step_read_bytes"], row)
+    left_out = json.loads(result.out)["left_out"]
+    expect([row["plan"] for row in left_out] == ["raw"], left_out)
+    plain, _ = plan(*streamed)
+    figures, _ = plan("-m", packed, *streamed)
+    expect(figures["step_copy_bytes"] < 0.8 * plain["step_copy_bytes"], figures)
+    for command in ("generate", "plan", "verify"):
+        result = shoal(command, "-p", "x", "-m", packed, "--wire", "raw", "--json", *streamed)
+        expect(result.code == 3 and "packed/transformer/" in result.err, result)
+        expect("leave --wire out" in result.err, result)
+    result = shoal("plan", "-p", "x", "-m", packed, "--wire", "raw", "--vram", "6MiB")
+    least_vram = re.search(r"or give --vram (\d+)", result.err)
+    expect(result.code == 3 and least_vram, result)
+    expect(plan("-m", packed, "--wire", "raw", "--vram", least_vram.group(1))[0]["fits"], result)
+    if not sanitized():
+        figures, used = measure(folder, "-m", packed, *SMALL, *least("-m", packed, *SMALL))
+        expect(used <= figures["plan"]["ram_bytes"], (used, figures["plan"]))
+
+
+@case
+def verify_covers_the_tiers(folder):
+    result = shoal("verify", "--json", *SMALL, "--steps", "2")
+    expect(result.code == 0, result)
+    figures = json.loads(result.out)
+    rows = {row["plan"]: row for row in figures["plans"]}
+    expect(figures["model"] == "shoal-mini" and figures["same"] is True, result)
+    expect({"50 % in RAM", "25 % in RAM", "all on disk", "half on disk",
+            "least of both"} <= set(rows), result)
+    expect(rows["all on disk"]["disk_blocks"] == rows["all on disk"]["blocks"], result)
+    expect(0 < rows["50 % in RAM"]["disk_blocks"] < rows["50 % in RAM"]["blocks"], result)
+    expect(rows["half on disk"]["resident_blocks"] == rows["half on disk"]["blocks"] // 2, result)
+    for row in rows.values():
+        expect(row["step_read_bytes"] == row["planned_step_read_bytes"], row)
+        expect((row["disk_blocks"] > 0) == (row["step_read_bytes"] > 0), row)
+        expect(row["ram_bytes"] is None or row["planned_ram_bytes"] <= row["ram_bytes"], row)
+    result = shoal("verify", *SMALL)
+    expect(result.code == 0 and result.out.startswith("shoal-mini: "), result)
+    expect("the same as " in result.out and "all on disk" in result.out, result)
+    expect(max(map(len, result.out.splitlines())) <= 90, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Tests of plans as a user meets them: for other machines, by rates, and what they say.
+
+    python3 tests/cli/test_cli_plan.py path/to/shoal [part of a case's name]
+"""
+
+import json
+import os
+import re
+
+from harness import SMALL, case, environment, expect, main, plan, refused, shoal
+
+RATES = {"version": 1, "name": "a box", "origin": "measured", "linear_flops": 1e12,
+         "attention_flops": 5e11, "conv_flops": 6e11, "memory_bytes": 1e11, "link_bytes": 1e10,
+         "disk_bytes": 1e9, "disk_sequential_bytes": 1e9, "unpack_bytes": 1e10, "pack_bytes": 1e9,
+         "overlap_tax": 0.05, "vram_bytes": 0, "context_bytes": 0}
+
+
+def write_rates(folder, file_name="r.json", text=None, **changes):
+    rates = {key: value for key, value in {**RATES, **changes}.items() if value is not ...}
+    path = os.path.join(folder, file_name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(json.dumps(rates) if text is None else text)
+    return path
+
+
+def known_cards():
+    result = shoal("plan", "-p", "x", "--on", "abacus")
+    refused(result, 2, "abacus", "rtx4060", "file of rates")
+    return re.findall(r"\b(?:rtx\d+|l4|h200)\b", result.err)
+
+
+@case
+def plans_for_every_card(folder):
+    cards = known_cards()
+    expect(len(cards) == len(set(cards)) >= 6, cards)
+    for card in cards:
+        figures, result = plan("--on", card)
+        expect(result.err == "" and figures["device"] == card == figures["rates"], result)
+        expect(figures["vram_budget_bytes"] > 4 << 30, result, "the card's memory is the limit")
+        expect(figures["seconds"] > figures["step_seconds"] > 0, result)
+        result = shoal("plan", "-p", "x", "--on", card)
+        expect(result.code == 0 and f"on {card}, " in result.out, result)
+        expect("cpu" not in result.out and f"published: {card}" in result.out, result)
+        expect(plan("--on", card, "--vram", "6MiB")[0]["vram_budget_bytes"] == 6 << 20, card)
+    with open(os.path.join(os.path.dirname(__file__), "../../docs/shoal.1"),
+              encoding="utf-8") as file:
+        text = file.read()
+    expect(all(card in text for card in cards), cards, "a card is not in the man page")
+
+
+@case
+def cards_that_are_too_small_or_that_do_not_run(folder):
+    result = shoal("plan", "-p", "x", "--on", "rtx4060", "--width", "16384", "--height", "16384")
+    expect(result.code == 3 and "REFUSED: the memory of rtx4060" in result.out, result)
+    expect("the memory of rtx4060" in result.err and "--vram" in result.err, result)
+    for command in ("generate", "verify"):
+        refused(shoal(command, "-p", "x", "--on", "rtx4060", folder=folder), 2, "--on")
+    result = shoal("plan", "-p", "x", "--on", "l4", "--rates", "none", "--device", "cpu")
+    expect(result.code == 0, result)
+    expect("--rates has no effect" in result.err and "--device has no effect" in result.err, result)
+
+
+@case
+def plans_by_a_file_of_rates(folder):
+    fast, slow = write_rates(folder), write_rates(folder, "slow.json", linear_flops=1e9)
+    card = write_rates(folder, "card.json", name="my card", origin="published", vram_bytes=1 << 30,
+                       context_bytes=1 << 20)
+    for option in ("--on", "--rates"):
+        figures, result = plan(option, fast)
+        expect(figures["rates"] == "a box" and result.err == "", result)
+        expect(figures["device"] == ("a box" if option == "--on" else "cpu"), result)
+        expect(plan(option, slow)[0]["step_seconds"] > 10 * figures["step_seconds"], result)
+        expect("rates measured: a box" in shoal("plan", "-p", "x", option, fast).out, option)
+    expect(plan("--on", card)[0]["vram_budget_bytes"] == (1 << 30) - (1 << 20), card)
+    result = shoal("plan", "-p", "x", "--on", card, "--resident-blocks", "0")
+    expect("my card" in result.out and "cpu" not in result.out, result)
+    result = shoal("plan", "-p", "x")
+    expect("rates guessed: shoal bench links" in result.out, result)
+    os.makedirs(os.path.join(folder, "shoal"))
+    write_rates(folder, "shoal/rates.json", name="kept")
+    result = shoal("plan", "-p", "x", env=environment(XDG_CACHE_HOME=folder))
+    expect("rates measured: kept" in result.out, result)
+    result = shoal("generate", "-p", "x", "--json", "--rates", slow, *SMALL, folder=folder)
+    expect(json.loads(result.out)["plan"]["rates"] == "a box", result)
+
+
+HOSTILE = [
+    # a change to the file, words that the error must hold
+    ({"text": ""}, ["JSON"]),
+    ({"text": "[]"}, ["object"]),
+    ({"text": "{" * 10000}, ["JSON"]),
+    ({"text": '{"version": 1, "version": 1}'}, ["JSON"]),
+    ({"version": 2}, ["version"]),
+    ({"version": ...}, ["version"]),
+    ({"name": ""}, ["name"]),
+    ({"name": 7}, ["name"]),
+    ({"name": "x" * 100}, ["name"]),
+    ({"name": "\x1b[31m"}, ["name"]),
+    ({"origin": "dreamt"}, ["origin"]),
+    ({"origin": ...}, ["origin"]),
+    ({"speed": 1}, ["speed"]),
+    ({"\x1b[31m": 1}, ["?[31m"]),
+    ({"overlap_tax": -0.1}, ["overlap_tax"]),
+    ({"vram_bytes": -1}, ["vram_bytes"]),
+    ({"vram_bytes": 1.5}, ["vram_bytes"]),
+    ({"vram_bytes": 100, "context_bytes": 100}, ["context_bytes", "vram_bytes"]),
+]
+
+
+@case
+def hostile_rates_are_refused(folder):
+    changes = list(HOSTILE)
+    for member, value in RATES.items():
+        if isinstance(value, str) or member == "version":
+            continue
+        changes += [({member: bad}, [member]) for bad in (..., None, "1", [], True)]
+        if isinstance(value, float) and member != "overlap_tax":
+            changes += [({member: bad}, [member]) for bad in (0, -1, 1e300)]
+    for change, words in changes:
+        path = write_rates(folder, **change)
+        for option in ("--rates", "--on"):
+            try:
+                refused(shoal("plan", "-p", "x", "--json", option, path), 1, "r.json", *words)
+            except AssertionError as error:
+                raise AssertionError(f"{change}: {error}") from None
+    for path in ("none.json", ".", "/dev/zero"):
+        result = shoal("plan", "-p", "x", "--json", "--rates", path, folder=folder)
+        refused(result, 1, path)
+    write_rates(folder, text="x")
+    refused(shoal("generate", "-p", "x", "--rates", "r.json", "--json", folder=folder), 1, "r.json")
+    expect(os.listdir(folder) == ["r.json"], os.listdir(folder))
+
+
+@case
+def what_a_plan_says(folder):
+    result = shoal("plan", "-p", "x")
+    expect("unlimited" not in result.out and result.out.count("no limit") == 2, result)
+    expect("nothing copied after the first" in result.out, result)
+    result = shoal("plan", "-p", "x", "--resident-blocks", "0", "--ram", "15MiB", "--steps", "1")
+    expect("read from disk" in result.out and "15.00 MiB allowed" in result.out, result)
+    expect("which loads" not in result.out, result, "of a single step")
+    figures, _ = plan("--wire", "packed", "--vram", "6MiB")
+    if figures["packed_blocks"] == 0:
+        expect(any("shoal convert" in note and "--disk-cache" in note
+                   for note in figures["notes"]), figures["notes"])
+    for args, word in ((["--vram", "6MiB"], "shoal convert"), ([], "stays on the device")):
+        result = shoal("plan", "--json", "-p", "x", "--wire", "packed", *args)
+        expect(result.code == 0 and "--wire packed has no effect" in result.err, result)
+        expect(word in result.err, result)
+        expect("wire packed has no effect" in shoal("plan", "-p", "x", "--wire", "packed",
+                                                    *args).out, args)
+    expect(plan("--wire", "raw", "--vram", "6MiB")[0]["notes"] == [], what="raw takes effect")
+
+
+if __name__ == "__main__":
+    main()

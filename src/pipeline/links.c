@@ -120,6 +120,7 @@ static void report_text(const struct report *r, struct text *t)
     row(t, "wire", "pack", rates->pack_bytes, "GB/s", kept);
     row(t, "", "unpack", rates->unpack_bytes, "GB/s", "");
     row(t, "arithmetic", "linear", rates->flops[WORK_LINEAR], "GFLOP/s", "");
+    row(t, "", "its weights", rates->weight_bytes, "GB/s", "taken in once for 512 rows");
     row(t, "", "attention", rates->flops[WORK_ATTENTION], "GFLOP/s", "");
     row(t, "", "convolution", rates->flops[WORK_CONV], "GFLOP/s", "");
     row(t, "", "all other", rates->memory_bytes, "GB/s", "of operands");
@@ -150,6 +151,7 @@ static json_t *report_json(const struct report *r)
     json_object_set_new(object, "linear_flops", json_real(rates->flops[WORK_LINEAR]));
     json_object_set_new(object, "attention_flops", json_real(rates->flops[WORK_ATTENTION]));
     json_object_set_new(object, "conv_flops", json_real(rates->flops[WORK_CONV]));
+    json_object_set_new(object, "weight_bytes", json_real(rates->weight_bytes));
     json_object_set_new(object, "memory_bytes", json_real(rates->memory_bytes));
     json_object_set_new(object, "overlap_tax", json_real(rates->overlap_tax));
     json_object_set_new(object, "rates", json_text(r->path));

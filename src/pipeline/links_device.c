@@ -18,7 +18,8 @@
 #define SECONDS 0.4 /* for each figure */
 
 /* Z-Image's: 3840 wide, its feed-forward 10240, heads of 128. */
-#define TOKENS 256
+#define TOKENS 512
+#define FEW_TOKENS 64
 #define HIDDEN 3840
 #define WIDE 10240
 #define HEAD 128
@@ -99,15 +100,15 @@ static void linear(void *arg)
 }
 
 /* An attention's and a feed-forward's product. Returns the operations of a call. */
-static double set_linear(struct bench *b)
+static double set_linear(struct bench *b, int64_t tokens)
 {
     b->arena_used = 0;
-    b->m[0] = operand(b, DTYPE_F32, TOKENS, HIDDEN);
+    b->m[0] = operand(b, DTYPE_F32, tokens, HIDDEN);
     b->m[1] = operand(b, DTYPE_BF16, HIDDEN, HIDDEN);
     b->m[2] = operand(b, DTYPE_BF16, WIDE, HIDDEN);
-    b->m[3] = operand(b, DTYPE_F32, TOKENS, HIDDEN);
-    b->m[4] = operand(b, DTYPE_F32, TOKENS, WIDE);
-    return 2.0 * TOKENS * HIDDEN * (HIDDEN + WIDE);
+    b->m[3] = operand(b, DTYPE_F32, tokens, HIDDEN);
+    b->m[4] = operand(b, DTYPE_F32, tokens, WIDE);
+    return 2.0 * (double)tokens * HIDDEN * (HIDDEN + WIDE);
 }
 
 enum { ATTENTION_TOKENS = 2048, ATTENTION_HEADS = 4 };
@@ -185,6 +186,20 @@ static double set_others(struct bench *b)
     return sizeof(float) * (OTHERS_TOKENS * (5.0 * HIDDEN + 3.0 * WIDE + HEAD) + 2.0 * HIDDEN);
 }
 
+/*
+ * Linear products of few rows and of many take the same weights in. What more rows take longer is
+ * their arithmetic; what is left of the time of few is the weights'.
+ */
+static void measure_linear(struct bench *b, struct rates *rates)
+{
+    const double few = set_linear(b, FEW_TOKENS), seconds = links_best(linear, b, SECONDS);
+    const double many = set_linear(b, TOKENS), longer = links_best(linear, b, SECONDS) - seconds;
+    const double weights = (double)dtype_bytes(DTYPE_BF16, HIDDEN * (HIDDEN + WIDE));
+
+    rates->flops[WORK_LINEAR] = (many - few) / fmax(longer, 1e-9);
+    rates->weight_bytes = weights / fmax(seconds - few / rates->flops[WORK_LINEAR], 1e-9);
+}
+
 /* ---- both at once ---- */
 
 #define OVERLAP_ROUNDS 5
@@ -204,7 +219,7 @@ static void measure_overlap(struct bench *b, struct rates *rates)
     double alone = INFINITY, beside = INFINITY;
     uint64_t begun = clock_ns();
 
-    (void)set_linear(b);
+    (void)set_linear(b, TOKENS);
     for (int round = 0; round < OVERLAP_ROUNDS; round++) {
         double bytes;
 
@@ -227,8 +242,7 @@ static void measure_all(struct bench *b, struct links_figures *figures)
 
     rates->link_bytes = (double)SOURCE_BYTES / links_best(copy_large, b, SECONDS);
     figures->link_cached_bytes = (double)SOURCE_BYTES / links_best(copy_cached, b, SECONDS);
-    amount = set_linear(b);
-    rates->flops[WORK_LINEAR] = amount / links_best(linear, b, SECONDS);
+    measure_linear(b, rates);
     amount = set_attention(b);
     rates->flops[WORK_ATTENTION] = amount / links_best(attention, b, SECONDS);
     amount = set_conv(b);

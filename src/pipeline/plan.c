@@ -44,7 +44,8 @@ static void count_work(struct count_stage *c, int32_t position)
 
     for (int kind = 0; kind < WORK_KINDS; kind++)
         work->operations[kind] += now.by_kind[kinds[kind]] - c->last.by_kind[kinds[kind]];
-    work->traffic += now.memory_traffic - c->last.memory_traffic;
+    work->weights += now.weight_traffic - c->last.weight_traffic;
+    work->traffic += now.other_traffic - c->last.other_traffic;
     c->last = now;
 }
 
@@ -61,6 +62,7 @@ static enum shoal_status count_end(
     for (int32_t i = 0; i < count; i++) {
         for (int kind = 0; kind < WORK_KINDS; kind++)
             c->counts[phase].blocks[i].operations[kind] /= walks;
+        c->counts[phase].blocks[i].weights /= walks;
         c->counts[phase].blocks[i].traffic /= walks;
     }
     c->counts[phase].scratch_bytes = region_high_water(stage->exec.scratch);

@@ -65,6 +65,7 @@ static void card_rates(const struct card *card, struct rates *rates)
         .flops = {[WORK_LINEAR] = linear,
             [WORK_ATTENTION] = linear * ATTENTION_FRACTION,
             [WORK_CONV] = linear * CONV_FRACTION},
+        .weight_bytes = card->memory_bytes * MEMORY_FRACTION,
         .memory_bytes = card->memory_bytes * MEMORY_FRACTION,
         .link_bytes = PCIE4_LANE_BYTES * (1 << (card->pcie - 4)) * card->lanes * LINK_FRACTION,
         .disk_bytes = DISK_BYTES,

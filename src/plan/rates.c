@@ -24,6 +24,7 @@ static const struct member {
     {"linear_flops", offsetof(struct rates, flops[WORK_LINEAR]), false, 0, MOST_RATE},
     {"attention_flops", offsetof(struct rates, flops[WORK_ATTENTION]), false, 0, MOST_RATE},
     {"conv_flops", offsetof(struct rates, flops[WORK_CONV]), false, 0, MOST_RATE},
+    {"weight_bytes", offsetof(struct rates, weight_bytes), false, 0, MOST_RATE},
     {"memory_bytes", offsetof(struct rates, memory_bytes), false, 0, MOST_RATE},
     {"link_bytes", offsetof(struct rates, link_bytes), false, 0, MOST_RATE},
     {"disk_bytes", offsetof(struct rates, disk_bytes), false, 0, MOST_RATE},
@@ -42,7 +43,7 @@ static const char *const origins[] = {
 
 double rates_seconds(const struct rates *rates, const struct work *work)
 {
-    double seconds = work->traffic / rates->memory_bytes;
+    double seconds = work->traffic / rates->memory_bytes + work->weights / rates->weight_bytes;
 
     for (int i = 0; i < WORK_KINDS; i++)
         seconds += work->operations[i] / rates->flops[i];
@@ -57,6 +58,7 @@ void rates_guess(struct rates *rates, int cores)
     *rates = (struct rates){.name = "this machine",
         .origin = RATES_GUESSED,
         .flops = {[WORK_LINEAR] = 60e9 * n, [WORK_ATTENTION] = 50e9 * n, [WORK_CONV] = 50e9 * n},
+        .weight_bytes = 2e9 * n,
         .memory_bytes = 5e9 * fmin(n, 8), /* more cores than that share the same memory */
         .link_bytes = 5e9,                /* one thread that copies */
         .disk_bytes = 1e9,

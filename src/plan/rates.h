@@ -17,6 +17,7 @@ struct rates {
     char name[64]; /* "this machine", "rtx4060" */
     enum rates_origin origin;
     double flops[WORK_KINDS]; /* operations a second */
+    double weight_bytes;      /* a second: of the weights that linear products take in */
     double memory_bytes;      /* a second: of everything else that is computed, by its traffic */
     double link_bytes;        /* host -> device */
     double disk_bytes;        /* as the step loop reads */
@@ -33,6 +34,7 @@ struct rates {
 /* Work of one block's forward. */
 struct work {
     double operations[WORK_KINDS];
+    double weights; /* bytes that linear products take in: at few rows it is these that count */
     double traffic; /* bytes of the operations that are of no kind above */
 };
 

@@ -66,7 +66,8 @@ def host_memory_never_exceeds_the_plan(folder):
     long = ["--width", "64", "--height", "64", "--steps", "40", "--trace", "t.json"]
     for args in (SMALL, [*SMALL, *least(*SMALL)], [*big, *least(*big)],
                  [*big, *with_ram(*big, share=50), "--resident-blocks", "0"],
-                 [*big, "--vram", "6MiB", *with_ram(*big, "--vram", "6MiB", share=25), "--cfg", "1"],
+                 [*big, "--vram", "6MiB", *with_ram(*big, "--vram", "6MiB", share=25), "--cfg",
+                  "1"],
                  [*SMALL, "--threads", "1", *least("--threads", "1", *SMALL)],
                  [*SMALL, "--threads", "7", "--count", "9"],
                  ["--width", "256", "--height", "192", "--steps", "1", "--vram", "32MiB"],

@@ -59,15 +59,14 @@ static uint64_t whole(double sum)
     return sum < 0x1p63 ? (uint64_t)sum : INT64_MAX;
 }
 
-static void add_work(
-    struct stream *stream, enum count_kind kind, double operations, double traffic, double memory)
+static void add_work(struct stream *stream, enum count_kind kind, double operations, double traffic)
 {
     struct count_totals *totals = &((struct count_device *)stream->device)->totals;
 
     totals->operations = whole((double)totals->operations + operations);
     totals->by_kind[kind] += operations;
     totals->traffic = whole((double)totals->traffic + traffic);
-    totals->memory_traffic += memory;
+    if (kind == COUNT_OTHER) totals->other_traffic += traffic;
 }
 
 /* Adds one call: its operations and the bytes of its operands (those left out have none). */
@@ -76,15 +75,18 @@ static void add(struct stream *stream, double operations, struct matrix a, struc
 {
     double traffic = bytes_of(a) + bytes_of(b) + bytes_of(c) + bytes_of(d);
 
-    add_work(stream, COUNT_OTHER, operations, traffic, traffic);
+    add_work(stream, COUNT_OTHER, operations, traffic);
 }
 
 /* A product with weights w. */
 static void add_product(struct stream *stream, enum count_kind kind, double operations,
     struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
 {
-    add_work(stream, kind, operations, bytes_of(y) + bytes_of(x) + bytes_of(w) + bytes_of(bias),
-        bytes_of(w));
+    struct count_totals *totals = &((struct count_device *)stream->device)->totals;
+
+    add_work(stream, kind, operations, bytes_of(y) + bytes_of(x) + bytes_of(w) + bytes_of(bias));
+    if (kind == COUNT_LINEAR)
+        totals->weight_traffic += bytes_of(w) * (double)((y.rows + COUNT_ROWS - 1) / COUNT_ROWS);
 }
 
 /* `y` in place is one operand, not two. */
@@ -180,7 +182,7 @@ static void attention(struct stream *stream, struct matrix out, struct matrix q,
     /* 2 d for a score and 2 d for its share of v, for each query, key and head (q.cols = heads d);
      * half of the pairs if causal. The softmax itself is left out, as is usual. */
     add_work(stream, COUNT_ATTENTION, 4 * elements(q) * (double)k.rows / (causal ? 2 : 1),
-        bytes_of(out) + bytes_of(q) + bytes_of(k) + bytes_of(v), 0);
+        bytes_of(out) + bytes_of(q) + bytes_of(k) + bytes_of(v));
 }
 
 static void copy(struct stream *stream, struct matrix y, struct matrix x)

@@ -192,8 +192,9 @@ static double set_others(struct bench *b)
  */
 static void measure_linear(struct bench *b, struct rates *rates)
 {
-    const double few = set_linear(b, FEW_TOKENS), seconds = links_best(linear, b, SECONDS);
-    const double many = set_linear(b, TOKENS), longer = links_best(linear, b, SECONDS) - seconds;
+    const double few = set_linear(b, FEW_TOKENS), seconds = links_best(linear, b, 3 * SECONDS);
+    const double many = set_linear(b, TOKENS),
+                 longer = links_best(linear, b, 3 * SECONDS) - seconds;
     const double weights = (double)dtype_bytes(DTYPE_BF16, HIDDEN * (HIDDEN + WIDE));
 
     rates->flops[WORK_LINEAR] = (many - few) / fmax(longer, 1e-9);

@@ -4,14 +4,17 @@
  *     bench_tiers disk MODEL FILE VRAM RAM WIDTH HEIGHT
  *         Steps that read from disk beside plain sequential O_DIRECT reads of FILE in the same run,
  *         and beside the limit, max(disk, arithmetic).
- *     bench_tiers predict MODEL WIDTH HEIGHT VRAM,RAM...
- *         Seconds a step as planned and as measured, plan by plan.
+ *     bench_tiers predict MODEL RATES WIDTH HEIGHT VRAM,RAM...
+ *         Seconds a step as planned and as measured, plan by plan; by the rates in a file of
+ *         `shoal bench links`, with the disk's measured again before each plan: plain reads of all
+ * of the DiT's files. (Where the drive is virtual its rate is another one every minute.)
  *     bench_tiers load MODEL WIDTH HEIGHT
  *         From nothing to the end of the first step, beside reading the same bytes and no more.
  */
 #include "shoal/shoal.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,12 +54,49 @@ static double plain_rate(const char *path, bool large_pages)
     madvise(buffer, 2 * PIECE_BYTES, large_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     memset(buffer, 1, 2 * PIECE_BYTES);
     start = now();
-    while (bytes < (3ull << 30) && (got = read(fd, buffer, PIECE_BYTES)) > 0)
+    while ((got = read(fd, buffer, PIECE_BYTES)) > 0)
         bytes += (size_t)got;
     seconds = now() - start;
     munmap(buffer, 2 * PIECE_BYTES);
     close(fd);
     return (double)bytes / seconds;
+}
+
+/* The same over all of the model's DiT, into large pages. */
+static double model_rate(const char *model)
+{
+    char pattern[4096];
+    glob_t files = {0};
+    double bytes = 0, seconds = 0;
+
+    snprintf(pattern, sizeof pattern, "%s/transformer/*.safetensors", model);
+    if (glob(pattern, 0, NULL, &files)) die("no transformer/*.safetensors in the model");
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        struct stat info;
+        double rate = plain_rate(files.gl_pathv[i], true);
+
+        if (stat(files.gl_pathv[i], &info)) die("a file of the model has gone");
+        bytes += (double)info.st_size;
+        seconds += (double)info.st_size / rate;
+    }
+    globfree(&files);
+    return bytes / seconds;
+}
+
+/* Writes the rates again with another disk. */
+static void write_rates(const char *from, const char *to, double disk)
+{
+    char text[8192], *at;
+    FILE *file = fopen(from, "r");
+    size_t bytes = file ? fread(text, 1, sizeof text - 1, file) : 0;
+
+    text[bytes] = 0;
+    if (file) fclose(file);
+    at = strstr(text, "\"disk_bytes\": ");
+    file = fopen(to, "w");
+    if (!at || !file) die("no rates, or no place for them");
+    fprintf(file, "%.*s\"disk_bytes\": %f%s", (int)(at - text), text, disk, strchr(at, ','));
+    fclose(file);
 }
 
 struct figures {
@@ -131,33 +171,38 @@ static void bench_disk(const struct shoal_model *model, char **args)
         disk_seconds, limit / f.report.step_seconds);
 }
 
-static void bench_predict(
-    const struct shoal_model *model, const char *width, const char *height, char **budgets, int n)
+static void bench_predict(const struct shoal_model *model, char **args, int n)
 {
+    const char *path = args[0], *width = args[2], *height = args[3];
+    char rates[] = "/tmp/bench_tiers.XXXXXX";
     double worst = 0;
 
-    printf("%20s %9s %8s %8s %10s %9s %7s\n", "vram,ram", "resident", "copied", "read", "predicted",
-        "measured", "off");
-    for (int i = 0; i < n; i++) {
+    close(mkstemp(rates));
+    printf("%20s %9s %8s %8s %9s %10s %9s %7s\n", "vram,ram", "resident", "copied", "read",
+        "disk GB/s", "predicted", "measured", "off");
+    for (int i = 4; i < n; i++) {
         struct shoal_request request = request_for(model, width, height, 4);
-        char *comma = strchr(budgets[i], ',');
+        double disk = model_rate(path), off;
+        char *comma = strchr(args[i], ',');
         struct figures f;
-        double off;
 
         if (!comma) die("VRAM,RAM: two sizes, apart by a comma");
+        write_rates(args[1], rates, disk);
+        request.rates_path = rates;
         *comma = 0;
-        request.vram_bytes = size_of(budgets[i]);
+        request.vram_bytes = size_of(args[i]);
         request.ram_bytes = size_of(comma + 1);
         *comma = ',';
         f = run(model, &request);
         off = f.plan.step_seconds / f.report.step_seconds - 1;
         if (off > worst || -off > worst) worst = off > 0 ? off : -off;
-        printf("%20s %3d of %2d %8.2f %8.2f %8.3f s %7.3f s %+6.1f%%\n", budgets[i],
+        printf("%20s %3d of %2d %8.2f %8.2f %9.2f %8.3f s %7.3f s %+6.1f%%\n", args[i],
             f.plan.resident_blocks, f.plan.blocks, (double)f.plan.step_copy_bytes / 0x1p30,
-            (double)f.plan.step_disk_bytes / 0x1p30, f.plan.step_seconds, f.report.step_seconds,
-            off * 100);
+            (double)f.plan.step_disk_bytes / 0x1p30, disk * 1e-9, f.plan.step_seconds,
+            f.report.step_seconds, off * 100);
         fflush(stdout);
     }
+    remove(rates);
     printf("worst %.1f %%\n", worst * 100);
 }
 
@@ -180,14 +225,14 @@ int main(int count, char **args)
     struct shoal_model *model = NULL;
 
     if (count < 5)
-        die("disk MODEL FILE VRAM RAM WIDTH HEIGHT | predict MODEL WIDTH HEIGHT "
+        die("disk MODEL FILE VRAM RAM WIDTH HEIGHT | predict MODEL RATES WIDTH HEIGHT "
             "VRAM,RAM... | load MODEL WIDTH HEIGHT");
     if (shoal_model_open(&(struct shoal_model_paths){.model = args[2]}, &model, &error))
         die(error.text);
     if (!strcmp(args[1], "disk") && count == 8)
         bench_disk(model, args + 3);
-    else if (!strcmp(args[1], "predict") && count > 5)
-        bench_predict(model, args[3], args[4], args + 5, count - 5);
+    else if (!strcmp(args[1], "predict") && count > 6)
+        bench_predict(model, args + 2, count - 2);
     else if (!strcmp(args[1], "load"))
         bench_load(model, args[3], args[4]);
     shoal_model_close(&model);

@@ -43,7 +43,8 @@ static bool check_options(const struct options *options)
         cli_error("--file and --model both say what to read: leave one out");
         return false;
     }
-    return !options->request.rates_path || target_check("--rates", options->request.rates_path);
+    return !options->request.rates_path ||
+           target_check("--rates", TARGET_RATES, options->request.rates_path);
 }
 
 int bench_main(int argc, char **argv)

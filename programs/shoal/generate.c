@@ -181,7 +181,7 @@ static bool check_trace(const struct options *options)
         cli_error("--trace and --output both name '%s': name another file", options->trace);
         return false;
     }
-    return target_check("--trace", options->trace);
+    return target_check("--trace", TARGET_TRACE, options->trace);
 }
 
 int generate_main(int argc, char **argv)

@@ -74,7 +74,7 @@ static bool check_file(const struct output *output)
             cli_error("--output: '%s' is too long: give a shorter path", output->path);
             return false;
         }
-        if (!target_check("--output", path)) return false;
+        if (!target_check("--output", TARGET_PNG, path)) return false;
     }
     return true;
 }

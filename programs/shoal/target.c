@@ -117,10 +117,37 @@ static bool follow_link(char here[TARGET_PATH_BYTES])
     return name_folder(here, folder) && target_name(here, "%s/%s", folder, target);
 }
 
-/* A file of this kind, to which `path` leads, may be replaced. */
-static bool check_kind(const char *option, const struct stat *status, const char *path)
+/* Whether the file is empty or of the kind. */
+static bool is_of_kind(enum target_kind kind, const char *path)
 {
-    if (S_ISREG(status->st_mode)) return true;
+    static const char *const signs[] = {[TARGET_PNG] = "\x89PNG\r\n",
+        [TARGET_TRACE] = "\"traceEvents\"",
+        [TARGET_SVG] = "<svg",
+        [TARGET_RATES] = "\"linear_flops\""};
+    char start[512];
+    FILE *file = fopen(path, "rb");
+    size_t bytes = file ? fread(start, 1, sizeof start, file) : 0;
+
+    if (!file) return true; /* what cannot be read is told when it is written */
+    fclose(file);
+    return bytes == 0 || memmem(start, bytes, signs[kind], strlen(signs[kind])) != NULL;
+}
+
+/* The file, to which `path` leads, may be replaced. */
+static bool check_kind(
+    const char *option, enum target_kind kind, const struct stat *status, const char *path)
+{
+    static const char *const names[] = {[TARGET_PNG] = "PNG",
+        [TARGET_TRACE] = "trace",
+        [TARGET_SVG] = "SVG",
+        [TARGET_RATES] = "file of rates"};
+
+    if (S_ISREG(status->st_mode) && is_of_kind(kind, path)) return true;
+    if (S_ISREG(status->st_mode)) {
+        cli_error("%s: '%s' is there already and is no %s: name another file, or remove it", option,
+            path, names[kind]);
+        return false;
+    }
     if (S_ISDIR(status->st_mode))
         cli_error("%s: '%s' is a folder: name a file", option, path);
     else
@@ -133,7 +160,7 @@ static bool check_kind(const char *option, const struct stat *status, const char
  * What is at `path` now may be replaced, or there is nothing. Links are followed one by one, since
  * only the way tells that /dev/stdout is meant: its real path may be any file.
  */
-bool target_check(const char *option, const char *path)
+bool target_check(const char *option, enum target_kind kind, const char *path)
 {
     char here[TARGET_PATH_BYTES];
     char folder[TARGET_PATH_BYTES];
@@ -162,7 +189,7 @@ bool target_check(const char *option, const char *path)
             return false;
         }
         if (!S_ISLNK(status.st_mode))
-            return check_kind(option, &status, path) && check_writable(option, folder);
+            return check_kind(option, kind, &status, path) && check_writable(option, folder);
         if (!follow_link(here)) return say_link_to_nothing(option, path);
     }
     cli_error("%s: '%s' is a link that leads back to itself: remove it, or name another file",

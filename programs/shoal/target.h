@@ -6,11 +6,15 @@
 
 #define TARGET_PATH_BYTES 4096
 
+/* What a target may replace: a file of its own kind, told by what is near its beginning. */
+enum target_kind { TARGET_PNG, TARGET_TRACE, TARGET_SVG, TARGET_RATES };
+
 /*
  * Each fails, having said why under the name of `option`, if a file could not be written there: a
- * missing or read-only folder, something there that is no regular file, a device.
+ * missing or read-only folder, something there that is no regular file, a device, a file of another
+ * kind. A slip of the keyboard must not cost a model.
  */
-bool target_check(const char *option, const char *path);
+bool target_check(const char *option, enum target_kind kind, const char *path);
 bool target_check_folder(const char *option, const char *folder);
 
 /*

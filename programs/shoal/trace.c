@@ -38,7 +38,7 @@ static bool check_output(const char *path, const char *output)
         cli_error("--output: '%s' is the trace itself: name another file", output);
         return false;
     }
-    return target_check("--output", output);
+    return target_check("--output", TARGET_SVG, output);
 }
 
 /* The window that the options ask for, within what the trace has. */

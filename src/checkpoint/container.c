@@ -54,7 +54,8 @@ static bool read_dims(const char **at, struct shape *shape)
     return true;
 }
 
-/* What a mark says: "BF16 3840,2560 13774080 0123456789abcdef", or of a plain tensor the last. */
+/* What a mark says: "BF16 3840,2560 13774080 0123456789abcdef", or of a plain tensor its type and
+ * checksum. */
 struct mark {
     bool packed;
     char dtype[16];
@@ -66,12 +67,12 @@ static bool read_mark(const char *text, struct mark *mark)
 {
     size_t length = strcspn(text, " ");
 
-    mark->packed = text[length] != 0;
-    if (!mark->packed) return read_checksum(&text, &mark->checksum);
-    if (length >= sizeof mark->dtype) return false;
+    if (!text[length] || length >= sizeof mark->dtype) return false;
     memcpy(mark->dtype, text, length);
     mark->dtype[length] = 0;
     text += length + 1;
+    mark->packed = strchr(text, ' ') != NULL;
+    if (!mark->packed) return read_checksum(&text, &mark->checksum);
     return read_dims(&text, &mark->shape) && *text++ == ' ' &&
            read_number(&text, 10, &mark->bytes) && *text++ == ' ' &&
            read_checksum(&text, &mark->checksum);
@@ -129,6 +130,12 @@ static enum shoal_status apply_mark(
             "%s: tensor '%s' has a '" CONTAINER_KEY "' mark that is "
             "malformed: '%s'",
             path, name, json_show(shown, text));
+    /* The checksum does not cover the file's header. */
+    if (!mark.packed && strcmp(mark.dtype, dtype_name(tensor->dtype)) != 0)
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s: tensor '%s' is %s, but was written as %s; the file was changed by another "
+            "program: convert it again",
+            path, name, dtype_name(tensor->dtype), json_show(shown, mark.dtype));
     tensor->has_checksum = true;
     tensor->checksum = mark.checksum;
     return mark.packed ? unpack_entry(path, name, &mark, tensor, error) : SHOAL_OK;
@@ -197,8 +204,8 @@ static void put_mark(json_t *metadata, const struct container_entry *entry, bool
     struct text key = {0}, mark = {0};
 
     text_append(&key, CONTAINER_KEY ".%s", entry->tensor->name);
+    text_append(&mark, "%s ", dtype_name(entry->tensor->dtype));
     if (entry->packed) {
-        text_append(&mark, "%s ", dtype_name(entry->tensor->dtype));
         for (int32_t i = 0; i < shape->rank; i++)
             text_append(&mark, "%s%" PRId64, i ? "," : "", shape->dim[i]);
         text_append(&mark, " %" PRIu64 " ", entry->stored_bytes);

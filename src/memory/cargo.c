@@ -253,7 +253,8 @@ static enum shoal_status check_sum(const struct cargo *cargo, const struct cargo
     if (checksum_value(sum) != tensor->checksum)
         FAIL(error, SHOAL_E_FORMAT,
             "%s: tensor %s (block %s) is not what was written: its checksum differs; the file is "
-            "damaged: convert the original again",
+            "damaged: convert the original again, or if it is a copy in a disk cache remove it "
+            "there (shoal cache)",
             tensor->file->path, tensor->name, cargo->block->name);
     return SHOAL_OK;
 }

@@ -11,6 +11,7 @@
 
 #define VERSION 1
 #define MOST_FILE_BYTES (1u << 20)
+#define LEAST_RATE 1.0 /* or quotients overflow */
 #define MOST_RATE 1e18
 #define MOST_TAX 100.0
 
@@ -21,16 +22,18 @@ static const struct member {
     bool integer;       /* a uint64_t; else a double */
     double above, most; /* a double must be in (above, most] */
 } members[] = {
-    {"linear_flops", offsetof(struct rates, flops[WORK_LINEAR]), false, 0, MOST_RATE},
-    {"attention_flops", offsetof(struct rates, flops[WORK_ATTENTION]), false, 0, MOST_RATE},
-    {"conv_flops", offsetof(struct rates, flops[WORK_CONV]), false, 0, MOST_RATE},
-    {"weight_bytes", offsetof(struct rates, weight_bytes), false, 0, MOST_RATE},
-    {"memory_bytes", offsetof(struct rates, memory_bytes), false, 0, MOST_RATE},
-    {"link_bytes", offsetof(struct rates, link_bytes), false, 0, MOST_RATE},
-    {"disk_bytes", offsetof(struct rates, disk_bytes), false, 0, MOST_RATE},
-    {"disk_sequential_bytes", offsetof(struct rates, disk_sequential_bytes), false, 0, MOST_RATE},
-    {"unpack_bytes", offsetof(struct rates, unpack_bytes), false, 0, MOST_RATE},
-    {"pack_bytes", offsetof(struct rates, pack_bytes), false, 0, MOST_RATE},
+    {"linear_flops", offsetof(struct rates, flops[WORK_LINEAR]), false, LEAST_RATE, MOST_RATE},
+    {"attention_flops", offsetof(struct rates, flops[WORK_ATTENTION]), false, LEAST_RATE,
+        MOST_RATE},
+    {"conv_flops", offsetof(struct rates, flops[WORK_CONV]), false, LEAST_RATE, MOST_RATE},
+    {"weight_bytes", offsetof(struct rates, weight_bytes), false, LEAST_RATE, MOST_RATE},
+    {"memory_bytes", offsetof(struct rates, memory_bytes), false, LEAST_RATE, MOST_RATE},
+    {"link_bytes", offsetof(struct rates, link_bytes), false, LEAST_RATE, MOST_RATE},
+    {"disk_bytes", offsetof(struct rates, disk_bytes), false, LEAST_RATE, MOST_RATE},
+    {"disk_sequential_bytes", offsetof(struct rates, disk_sequential_bytes), false, LEAST_RATE,
+        MOST_RATE},
+    {"unpack_bytes", offsetof(struct rates, unpack_bytes), false, LEAST_RATE, MOST_RATE},
+    {"pack_bytes", offsetof(struct rates, pack_bytes), false, LEAST_RATE, MOST_RATE},
     {"overlap_tax", offsetof(struct rates, overlap_tax), false, -1, MOST_TAX},
     {"vram_bytes", offsetof(struct rates, vram_bytes), true, 0, 0},
     {"context_bytes", offsetof(struct rates, context_bytes), true, 0, 0},
@@ -98,7 +101,7 @@ static enum shoal_status read_number(
     if (!json_is_number(value) || !isfinite(number) || number <= m->above || number > m->most ||
         (m->above < 0 && number < 0))
         FAIL(error, SHOAL_E_FORMAT, "\"%s\" must be a number %s, at most %g", m->name,
-            m->above < 0 ? "that is not negative" : "above 0", m->most);
+            m->above < 0 ? "that is not negative" : "above 1", m->most);
     *(double *)to = number;
     return SHOAL_OK;
 }

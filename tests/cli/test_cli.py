@@ -24,6 +24,9 @@ from harness import (COMMANDS, SHOAL, SMALL, SOURCE, TIMEOUT, case, default_sign
                      small_files_only)
 
 
+OLD_PNG = b"\x89PNG\r\n\x1a\nold"
+
+
 # ---- help and bad options ----
 
 
@@ -268,10 +271,24 @@ def generate_names_files(folder):
                    folder=folder)
     expect(sorted(os.listdir(os.path.join(folder, "sub"))) ==
            ["a.b-1.png", "a.b-2.png", "shoal-0001.png"], result, "--count")
-    with open(os.path.join(folder, "old.png"), "w", encoding="utf-8") as file:
-        file.write("old")
+    with open(os.path.join(folder, "old.png"), "wb") as file:
+        file.write(OLD_PNG)
     result = shoal("generate", "-p", "x", "-o", "old.png", *SMALL, folder=folder)
-    expect(png_size(os.path.join(folder, "old.png")) == (64, 64), result, "-o replaces a file")
+    expect(png_size(os.path.join(folder, "old.png")) == (64, 64), result, "-o replaces a picture")
+
+
+@case
+def generate_replaces_pictures_only(folder):
+    """Found by a hostile tester: a slip of the keyboard replaced the model that was read."""
+    path = os.path.join(folder, "model.safetensors")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("weights")
+    result = shoal("generate", "-p", "x", "-o", path, *SMALL)
+    expect(result.code == 2 and "no PNG" in result.err and path in result.err, result)
+    result = shoal("generate", "-p", "x", "--trace", path, *SMALL, folder=folder)
+    expect(result.code == 2 and "no trace" in result.err, result)
+    with open(path, encoding="utf-8") as file:
+        expect(file.read() == "weights", what="the file was replaced")
 
 
 @case
@@ -300,8 +317,8 @@ def generate_through_a_link_replaces_what_it_points_to(folder):
     os.mkdir(os.path.join(folder, "sub"))
     os.mkdir(os.path.join(folder, "links"))
     target, link = os.path.join(folder, "sub/old.png"), os.path.join(folder, "links/x.png")
-    with open(target, "w", encoding="utf-8") as file:
-        file.write("old")
+    with open(target, "wb") as file:
+        file.write(OLD_PNG)
     os.symlink("../sub/old.png", os.path.join(folder, "links/y.png"))
     os.symlink("y.png", link)
     result = shoal("generate", "-p", "x", "-o", "links/x.png", *SMALL, folder=folder)
@@ -478,12 +495,12 @@ def a_full_disk_leaves_no_file(folder):
 @case
 def a_full_disk_keeps_the_old_file(folder):
     path = os.path.join(folder, "x.png")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("old")
+    with open(path, "wb") as file:
+        file.write(OLD_PNG)
     result = shoal("generate", "-p", "x", "-o", path, *SMALL, before=small_files_only)
     expect(result.code == 1 and "x.png" in result.err, result)
-    with open(path, encoding="utf-8") as file:
-        expect(file.read() == "old", what="the old file is gone")
+    with open(path, "rb") as file:
+        expect(file.read() == OLD_PNG, what="the old file is gone")
     expect(os.listdir(folder) == ["x.png"], os.listdir(folder))
 
 

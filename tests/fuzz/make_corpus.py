@@ -130,23 +130,24 @@ def safetensors():
 
 def packed(mark="BF16 4,512 3904 0123456789abcdef", version="1", **more):
     metadata = {"format": "pt", "shoal.wire": version, "shoal.wire.a": mark,
-                "shoal.wire.b": "fedcba9876543210", **more}
+                "shoal.wire.b": "BF16 fedcba9876543210", **more}
     return pack({"__metadata__": metadata, "a": tensor("U8", (4096,), 0, 4096),
                  "b": tensor("BF16", (4,), 4096, 4104)}, bytes(4104))
 
 
 def container():
     yield "good_packed", packed()
-    yield "good_packed_plain", packed("0123456789abcdef")
+    yield "good_packed_plain", packed("U8 0123456789abcdef")
+    yield "packed_plain_dtype", packed("I8 0123456789abcdef")
     yield "packed_version", packed(version="2")
-    yield "packed_no_tensor", packed(**{"shoal.wire.c": "0123456789abcdef"})
+    yield "packed_no_tensor", packed(**{"shoal.wire.c": "F32 0123456789abcdef"})
     yield "packed_dtype", packed("I8 4,512 3904 0123456789abcdef")
     yield "packed_overflow", packed("BF16 4294967296,4294967296 3904 0123456789abcdef")
     yield "packed_bytes", packed("BF16 4,512 4160 0123456789abcdef")
     yield "packed_malformed", packed("BF16 4,,512 3904 0123456789abcdef")
     unmarked = {"__metadata__": {"shoal.wire": "1"}, "a": tensor()}
     yield "packed_unmarked", pack(unmarked, bytes(8))
-    yield "packed_marks_only", pack({"__metadata__": {"shoal.wire.a": "0123456789abcdef"}})
+    yield "packed_marks_only", pack({"__metadata__": {"shoal.wire.a": "F32 0123456789abcdef"}})
 
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)

@@ -199,7 +199,7 @@ static void test_hostile_marks(void **state)
         {MARKED("0123456789abcdef0"), "malformed", SHOAL_E_FORMAT},
         {MARKED("0123456789ABCDEF"), "malformed", SHOAL_E_FORMAT},
         {MARKED("BF16"), "malformed", SHOAL_E_FORMAT},
-        {MARKED("BF16 " SUM), "malformed", SHOAL_E_FORMAT},
+        {MARKED("BF16 " SUM), "but was written as BF16", SHOAL_E_FORMAT},
         {MARKED("BF16 40 128"), "malformed", SHOAL_E_FORMAT},
         {MARKED("BF16  128 " SUM), "malformed", SHOAL_E_FORMAT},
         {MARKED("BF16 4,,9 128 " SUM), "malformed", SHOAL_E_FORMAT},

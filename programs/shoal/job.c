@@ -134,11 +134,11 @@ static void note_what_has_no_effect(struct job *job)
             job_note(job, true, "--buffer has no effect: every block stays on the device");
     }
     if (given[OPTION_WIRE] && request->wire == SHOAL_WIRE_PACKED && !plan->packed_blocks)
-        job_note(job, true, "--wire packed has no effect: %s",
+        job_note(job, true, "--wire packed has no effect here: %s",
             plan->resident_blocks >= plan->blocks
                 ? "every block stays on the device"
-                : "the files hold plain weights; convert them once with shoal convert, or let a "
-                  "run with --disk-cache DIR do it");
+                : "the files hold plain weights; shoal convert packs them once, as generate with "
+                  "--disk-cache DIR does");
     if (given[OPTION_LANES] && request->lanes != SHOAL_AUTO && request->lanes > plan->lanes)
         job_note(
             job, true, "--lanes %d: %d are all that this run has", request->lanes, plan->lanes);

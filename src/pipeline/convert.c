@@ -360,6 +360,7 @@ static enum shoal_status convert_file(struct conversion *c, const struct part *p
     TRY_OR_FAIL(writer_open(to, &writer, error));
     TRY_OR_FAIL(pack_write(
         &part->list, checkpoint_file(part->checkpoint, index), &work, &writer, &result, error));
+    if (!c->base) TRY_OR_FAIL(check_target(c, error)); /* it may have come meanwhile */
     TRY_OR_FAIL(writer_commit(&writer, true, error));
     packer_add(&c->packer, &result);
 fail:
@@ -418,7 +419,9 @@ static enum shoal_status convert(struct conversion *c, struct shoal_error *error
     }
     for (int i = 0; i < c->part_count; i++)
         TRY(convert_part(c, &c->parts[i], error));
-    return c->base ? tree_move(c->staging, c->out, error) : SHOAL_OK;
+    if (!c->base) return SHOAL_OK;
+    TRY(check_target(c, error)); /* it may have come meanwhile */
+    return tree_move(c->staging, c->out, error);
 }
 
 enum shoal_status shoal_convert(const char *in, const char *out, enum shoal_wire wire, bool replace,

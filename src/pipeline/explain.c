@@ -256,9 +256,9 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
             failed);
     if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count)
         json_append(notes,
-            json_string(steps->slots ? "wire packed has no effect: the files hold plain weights "
-                                       "(convert them once with shoal convert, or let a "
-                                       "run with --disk-cache DIR do it)"
+            json_string(steps->slots ? "wire packed has no effect here: the files hold plain "
+                                       "weights (shoal convert packs them once, as generate with "
+                                       "--disk-cache DIR does)"
                                      : "wire packed has no effect: every block is resident (set a "
                                        "smaller --vram or fewer --resident-blocks)"),
             failed);

@@ -12,7 +12,7 @@ import time
 
 from harness import SHOAL, TIMEOUT, case, default_signals, environment, expect, main, refused, shoal
 
-RATES = ["linear_flops", "attention_flops", "conv_flops", "memory_bytes", "link_bytes",
+RATES = ["linear_flops", "attention_flops", "conv_flops", "weight_bytes", "memory_bytes", "link_bytes",
          "disk_bytes", "disk_sequential_bytes", "pack_bytes", "unpack_bytes"]
 
 

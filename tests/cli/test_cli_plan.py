@@ -11,7 +11,7 @@ import re
 from harness import SMALL, case, environment, expect, main, plan, refused, shoal
 
 RATES = {"version": 1, "name": "a box", "origin": "measured", "linear_flops": 1e12,
-         "attention_flops": 5e11, "conv_flops": 6e11, "memory_bytes": 1e11, "link_bytes": 1e10,
+         "attention_flops": 5e11, "conv_flops": 6e11, "weight_bytes": 1e11, "memory_bytes": 1e11, "link_bytes": 1e10,
          "disk_bytes": 1e9, "disk_sequential_bytes": 1e9, "unpack_bytes": 1e10, "pack_bytes": 1e9,
          "overlap_tax": 0.05, "vram_bytes": 0, "context_bytes": 0}
 

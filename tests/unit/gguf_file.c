@@ -19,7 +19,8 @@ static void put(struct gguf_bytes *to, const void *data, size_t bytes)
         to->data = realloc(to->data, to->room);
         if (!to->data) abort();
     }
-    if (data && bytes)
+    if (!bytes) return; /* and there may be no room at all yet */
+    if (data)
         memcpy(to->data + to->used, data, bytes);
     else
         memset(to->data + to->used, 0, bytes);

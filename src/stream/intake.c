@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/size.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #define DEPTH 16       /* reads under way at once */
@@ -120,6 +121,7 @@ static bool stage(struct intake_state *s, uint64_t bytes, uint64_t *begin)
     uint64_t oldest = s->retired;
     uint64_t end = s->setup.staging_bytes; /* of the free space that begins at the head */
 
+    assert(bytes <= s->setup.staging_bytes);
     while (oldest < s->issued && !arrival_at(s, oldest)->staged)
         oldest++;
     if (oldest == s->issued) {

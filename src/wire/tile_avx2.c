@@ -187,10 +187,8 @@ INLINE size_t encode_tile(const struct wire_table *table, const uint8_t *element
     uint8_t *part, bool *raw, unsigned bytes, unsigned planes)
 {
     uint8_t *raw_planes = record + (bytes - 1) * WIRE_TILE;
-    const size_t in_record = (planes + 2u) * PLANE_BYTES;
     uint8_t high[WIRE_TILE], values[WIRE_TILE], base;
     code_planes code_bits;
-    size_t part_bytes;
 
     split(elements, record, high, bytes);
     base = find_base(high, planes);
@@ -205,15 +203,7 @@ INLINE size_t encode_tile(const struct wire_table *table, const uint8_t *element
         for (unsigned plane = 0; plane < planes; plane++)
             put_word(raw_planes + plane * PLANE_BYTES, half, bit_of(all, (int)plane));
     }
-    part_bytes = part_write(part, base, code_bits, values);
-    *raw = part_bytes >= WIRE_TILE - in_record;
-    if (*raw) {
-        memcpy(raw_planes, high, in_record);
-        memcpy(part, high + in_record, WIRE_TILE - in_record);
-        return WIRE_TILE - in_record;
-    }
-    memcpy(raw_planes + planes * PLANE_BYTES, code_bits, 2 * PLANE_BYTES);
-    return part_bytes;
+    return tile_write(high, base, code_bits, values, raw_planes, planes, part, raw);
 }
 
 INLINE void values_of(

@@ -152,4 +152,24 @@ INLINE size_t part_write(
     return size_align((size_t)(to - part), PART_UNIT);
 }
 
+/*
+ * The part, and what of the record follows the `planes` planes that are stored as they are; they
+ * begin at `record`. Where coding saves nothing, the tile's high bytes lie in both as they are.
+ */
+INLINE size_t tile_write(const uint8_t high[WIRE_TILE], uint8_t base, code_planes code_bits,
+    const uint8_t values[WIRE_TILE], uint8_t *record, unsigned planes, uint8_t *part, bool *raw)
+{
+    const size_t in_record = (planes + 2u) * PLANE_BYTES;
+    size_t bytes = part_write(part, base, code_bits, values);
+
+    *raw = bytes >= WIRE_TILE - in_record;
+    if (*raw) {
+        memcpy(record, high, in_record);
+        memcpy(part, high + in_record, WIRE_TILE - in_record);
+        return WIRE_TILE - in_record;
+    }
+    memcpy(record + planes * PLANE_BYTES, code_bits, 2 * PLANE_BYTES);
+    return bytes;
+}
+
 #endif

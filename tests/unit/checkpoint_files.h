@@ -4,6 +4,9 @@
 
 #include "support.h"
 
+#include "base/file.h"
+#include "base/memory.h"
+
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +43,18 @@ static const char *at(const char *name)
 
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
     return path;
+}
+
+/* How many files there are in a folder, hidden ones too. */
+static inline size_t files_in(const char *name)
+{
+    struct shoal_error error = {0};
+    char **names;
+    size_t count;
+
+    assert_ok(file_list(at(name), &names, &count, &error));
+    mem_free(names);
+    return count;
 }
 
 static inline const char *put_bytes(const char *name, const void *data, size_t bytes)

@@ -7,17 +7,6 @@
 #include "base/tree.h"
 #include "base/writer.h"
 
-static size_t files_in(const char *name)
-{
-    struct shoal_error error = {0};
-    char **names;
-    size_t count;
-
-    assert_ok(file_list(at(name), &names, &count, &error));
-    mem_free(names);
-    return count;
-}
-
 static void assert_holds(const char *name, const char *text)
 {
     struct shoal_error error = {0};

@@ -51,17 +51,6 @@ static size_t packed_tensors(const char *model, const char *dir, enum family_kin
     return packed;
 }
 
-static size_t files_in(const char *name)
-{
-    struct shoal_error error = {0};
-    char **names;
-    size_t count;
-
-    assert_ok(file_list(at(name), &names, &count, &error));
-    mem_free(names);
-    return count;
-}
-
 static void assert_listed(const char *dir, const char *text, bool there)
 {
     struct shoal_error error = {0};

@@ -78,18 +78,6 @@ static void convert(const char *in, const char *out, enum shoal_wire wire)
     assert_ok(shoal_convert(in, out, wire, false, NULL, &error));
 }
 
-/* How many files there are, hidden ones too. */
-static size_t files_in(const char *name)
-{
-    struct shoal_error error = {0};
-    char **names;
-    size_t count;
-
-    assert_ok(file_list(at(name), &names, &count, &error));
-    mem_free(names);
-    return count;
-}
-
 static void assert_same_folders(const char *a, const char *b)
 {
     struct shoal_error error = {0};

@@ -415,9 +415,9 @@ struct shoal_links_request {
 };
 
 /*
- * Measures how fast this machine copies, reads, packs and computes, in some ten seconds; stores the
- * rates that plans predict by; and says them, as text or as one JSON object. *text is the caller's
- * to free with shoal_text_free.
+ * Measures how fast this machine copies, reads, packs and computes, in some twenty seconds; stores
+ * the rates that plans predict by; and says them, as text or as one JSON object. *text is the
+ * caller's to free with shoal_text_free.
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_bench_links(
     const struct shoal_links_request *request, bool json, char **text, struct shoal_error *error);

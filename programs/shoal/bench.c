@@ -9,9 +9,10 @@
 const struct command command_bench = {
     .name = "bench",
     .usage = "links [-m MODEL | --file FILE] [options]",
-    .summary = "Measures, in some ten seconds, how fast this machine copies to the device, reads "
-               "from the drive, packs and unpacks weights and computes, prints a table, and stores "
-               "the rates for plans to predict by.",
+    .summary =
+        "Measures, in some twenty seconds, how fast this machine copies to the device, reads "
+        "from the drive, packs and unpacks weights and computes, prints a table, and stores "
+        "the rates for plans to predict by.",
     .set = COMMAND_BENCH,
     .max_arguments = 1,
 };

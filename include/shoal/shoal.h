@@ -275,8 +275,8 @@ struct shoal_report {
     uint64_t peak_vram_bytes; /* as the arena measured it */
     uint64_t copied_bytes;    /* to the device, weights, all phases */
     uint64_t read_bytes;      /* from files, weights, all phases */
-    uint64_t step_bytes;      /* copied for the last step: the first one may load more */
-    uint64_t step_read_bytes; /* read for the last step */
+    uint64_t step_bytes;      /* copied for a step, without what stays (the mean) */
+    uint64_t step_read_bytes; /* read for a step after the first (the mean); 0 if there is one */
     double seconds;           /* all */
     double wait_seconds;      /* computing stood still because weights were not there */
     double phase_seconds[SHOAL_PHASES];

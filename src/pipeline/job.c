@@ -59,6 +59,8 @@ static enum shoal_status check_request(
         FAIL(error, SHOAL_E_INVALID, "shift: %g is not between 0.01 and 100", (double)r->shift);
     if ((unsigned)r->buffer > SHOAL_BUFFER_DOUBLE)
         FAIL(error, SHOAL_E_INVALID, "buffer: %d is not auto, single or double", (int)r->buffer);
+    if ((unsigned)r->wire > SHOAL_WIRE_PACKED)
+        FAIL(error, SHOAL_E_INVALID, "wire: %d is not auto, raw or packed", (int)r->wire);
     if (r->device && strcmp(r->device, "cpu"))
         FAIL(error, SHOAL_E_UNSUPPORTED,
             "device: '%s' is not one that this build computes on; cpu is", r->device);

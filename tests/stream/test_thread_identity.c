@@ -358,12 +358,12 @@ static void test_least_ram(void **state)
 
 static void test_bad_requests(void **state)
 {
-    struct shoal_request cases[11];
-    static const char *const names[11] = {"prompt", "width", "height", "steps", "count", "cfg",
-        "shift", "sampler", "resident blocks", "device", "buffer"};
+    struct shoal_request cases[12];
+    static const char *const names[12] = {"prompt", "width", "height", "steps", "count", "cfg",
+        "shift", "sampler", "resident blocks", "device", "buffer", "wire"};
 
     (void)state;
-    for (int i = 0; i < 11; i++)
+    for (int i = 0; i < 12; i++)
         cases[i] = request();
     cases[0].prompt = NULL;
     cases[1].width = 100;
@@ -376,7 +376,8 @@ static void test_bad_requests(void **state)
     cases[8].resident_blocks = 1000;
     cases[9].device = "toaster";
     cases[10].buffer = (enum shoal_buffer)77;
-    for (int i = 0; i < 11; i++) {
+    cases[11].wire = (enum shoal_wire)77;
+    for (int i = 0; i < 12; i++) {
         struct shoal_error error = {0};
         struct shoal_plan *plan = (struct shoal_plan *)&cases;
 

@@ -11,9 +11,15 @@
 
 #include <assert.h>
 
+static inline bool check_activation(struct matrix m)
+{
+    return m.addr && (m.dtype == DTYPE_F32 || m.dtype == DTYPE_BF16 || m.dtype == DTYPE_F16) &&
+           m.rows > 0 && m.cols > 0 && m.stride >= m.cols;
+}
+
 static inline bool check_float(struct matrix m)
 {
-    return m.addr && m.dtype == DTYPE_F32 && m.rows > 0 && m.cols > 0 && m.stride >= m.cols;
+    return check_activation(m) && m.dtype == DTYPE_F32;
 }
 
 /* A weight of any computable type; rows of quantised ones are whole blocks. */
@@ -32,14 +38,15 @@ static inline bool check_vector(struct matrix m, int64_t cols)
 
 static inline bool check_same(struct matrix y, struct matrix x)
 {
-    return check_float(y) && check_float(x) && y.rows == x.rows && y.cols == x.cols &&
-           (y.addr != x.addr || y.stride == x.stride);
+    return check_activation(y) && check_activation(x) && y.rows == x.rows && y.cols == x.cols &&
+           (y.addr != x.addr || (y.stride == x.stride && y.dtype == x.dtype));
 }
 
 static inline void check_linear(
     struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
 {
-    assert(check_float(y) && check_float(x) && check_weight(w) && check_vector(bias, y.cols));
+    assert(check_activation(y) && check_activation(x) && check_weight(w) &&
+           check_vector(bias, y.cols));
     assert(y.rows == x.rows && y.cols == w.rows && x.cols == w.cols);
     (void)y, (void)x, (void)w, (void)bias;
 }
@@ -78,7 +85,7 @@ static inline void check_gated_add(struct matrix y, struct matrix gate, struct m
 
 static inline void check_rope(struct matrix x, struct matrix table)
 {
-    assert(check_float(x) && check_float(table) && table.rows == x.rows);
+    assert(check_activation(x) && check_float(table) && table.rows == x.rows);
     assert(table.cols % 2 == 0 && x.cols % table.cols == 0);
     (void)x, (void)table;
 }
@@ -86,7 +93,8 @@ static inline void check_rope(struct matrix x, struct matrix table)
 static inline void check_attention(struct matrix out, struct matrix q, struct matrix k,
     struct matrix v, int32_t heads, int32_t kv_heads)
 {
-    assert(check_float(out) && check_float(q) && check_float(k) && check_float(v));
+    assert(
+        check_activation(out) && check_activation(q) && check_activation(k) && check_activation(v));
     assert(heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && q.cols % heads == 0);
     assert(out.rows == q.rows && out.cols == q.cols && k.rows == v.rows && k.cols == v.cols);
     assert(k.cols == q.cols / heads * kv_heads);
@@ -95,14 +103,14 @@ static inline void check_attention(struct matrix out, struct matrix q, struct ma
 
 static inline void check_copy(struct matrix y, struct matrix x)
 {
-    assert(check_float(y) && check_weight(x) && x.cols == y.cols);
+    assert(check_activation(y) && check_weight(x) && x.cols == y.cols);
     assert(x.rows == y.rows || x.rows == 1);
     (void)y, (void)x;
 }
 
 static inline void check_transpose(struct matrix y, struct matrix x)
 {
-    assert(check_float(y) && check_float(x) && y.rows == x.cols && y.cols == x.rows);
+    assert(check_activation(y) && check_activation(x) && y.rows == x.cols && y.cols == x.rows);
     (void)y, (void)x;
 }
 
@@ -110,7 +118,7 @@ static inline void check_transpose(struct matrix y, struct matrix x)
 static inline void check_patches(
     struct matrix tokens, struct matrix picture, int64_t height, int64_t width, int32_t patch)
 {
-    assert(check_float(tokens) && check_float(picture) && patch > 0);
+    assert(check_activation(tokens) && check_activation(picture) && patch > 0);
     assert(picture.cols == height * width && height % patch == 0 && width % patch == 0);
     assert(tokens.rows == height / patch * (width / patch));
     assert(tokens.cols == picture.rows * patch * patch);
@@ -120,7 +128,7 @@ static inline void check_patches(
 static inline void check_group_norm(
     struct matrix affine, struct matrix x, struct matrix gamma, struct matrix beta, int32_t groups)
 {
-    assert(check_float(affine) && affine.rows == 2 && affine.cols == x.rows && check_float(x));
+    assert(check_float(affine) && affine.rows == 2 && affine.cols == x.rows && check_activation(x));
     assert(gamma.addr && check_vector(gamma, x.rows) && beta.addr && check_vector(beta, x.rows));
     assert(groups > 0 && x.rows % groups == 0);
     (void)affine, (void)x, (void)gamma, (void)beta, (void)groups;
@@ -137,7 +145,8 @@ static inline void check_conv2d(
 {
     int64_t scale = conv->upsample;
 
-    assert(check_float(y) && check_float(x) && check_weight(w) && check_vector(bias, y.rows));
+    assert(check_activation(y) && check_activation(x) && check_weight(w) &&
+           check_vector(bias, y.rows));
     assert(conv->kernel == 1 || conv->kernel == 3);
     assert(scale == 1 || scale == 2);
     assert(conv->height % scale == 0 && conv->width % scale == 0);

@@ -50,11 +50,13 @@ struct conv {
 };
 
 /*
- * The compute table. Activations (x, y, q, k, v, out, a, b) are F32; weights (w, bias, gamma) are
- * of any computed type and are widened exactly, quantised ones as tensor/quant.h says. Sums are
- * accumulated in F32 or wider. y may be x itself (same address and stride) where "in place" is
- * said; otherwise operands do not overlap. Operands marked optional may be MATRIX_NONE. All vectors
- * are [1, n].
+ * The compute table. Activations (x, y, q, k, v, out, a, b) are F32 or of the device's activation
+ * type, as each comes: what is computed is rounded once, when it is stored. Rope tables and affine
+ * maps are F32. Weights (w, bias, gamma) are of any computed type, quantised ones as
+ * tensor/quant.h says; products of matrices may round both sides to the activation type first.
+ * Vectors that scale or gate are either. Sums are accumulated in F32 or wider. y may be x itself
+ * (same address, stride and type) where "in place" is said; otherwise operands do not overlap.
+ * Operands marked optional may be MATRIX_NONE. All vectors are [1, n].
  */
 struct compute_ops {
     /* y[m, n] = x[m, k] w[n, k]^T + bias[n]; bias optional. */
@@ -104,7 +106,7 @@ struct compute_ops {
     void (*attention)(struct stream *, struct matrix out, struct matrix q, struct matrix k,
         struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
 
-    /* y = x widened to F32; an x of one row is repeated for every row of y. */
+    /* y = x in y's type; an x of one row is repeated for every row of y. */
     void (*copy)(struct stream *, struct matrix y, struct matrix x);
 
     /* y[c, r] = x[r, c]. */
@@ -185,9 +187,16 @@ struct device_ops {
     const struct compute_ops *compute;
 };
 
+/* What a model's layout of its activations depends on. The counting device takes another's. */
+struct device_traits {
+    enum dtype activation; /* of activations inside a block: F32, BF16 or F16 */
+    int64_t chunk_rows;    /* of wide activations that exist at once, at most */
+};
+
 /* What every back end's device, stream and event begin with. */
 struct device {
     const struct device_ops *ops;
+    struct device_traits traits;
     device_addr arena;
     uint64_t arena_bytes;
 };

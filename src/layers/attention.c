@@ -27,7 +27,7 @@ static void keys_and_values(
     struct exec *x, struct matrix hidden, const struct attention_layer *l, struct matrix kv)
 {
     int64_t q_dim = (int64_t)l->heads * l->head_dim, kv_dim = (int64_t)l->kv_heads * l->head_dim;
-    int64_t step = chunk_rows(hidden.rows);
+    int64_t step = chunk_rows(hidden.rows, x->device->traits.chunk_rows);
     struct matrix normed = exec_alloc(x, step, hidden.cols);
     struct matrix keys = matrix_cols(kv, 0, kv_dim);
 
@@ -48,11 +48,12 @@ static void attend(struct exec *x, struct matrix hidden, const struct attention_
     struct matrix kv, int64_t t, int64_t count, device_addr a, device_addr b)
 {
     int64_t q_dim = (int64_t)l->heads * l->head_dim, kv_dim = (int64_t)l->kv_heads * l->head_dim;
+    const enum dtype type = x->device->traits.activation;
     struct matrix rows = matrix_rows(hidden, t, count);
-    struct matrix normed = matrix_at(a, DTYPE_F32, count, hidden.cols);
-    struct matrix queries = matrix_at(b, DTYPE_F32, count, q_dim);
-    struct matrix attended = matrix_at(a, DTYPE_F32, count, q_dim);
-    struct matrix projected = matrix_at(b, DTYPE_F32, count, hidden.cols);
+    struct matrix normed = matrix_at(a, type, count, hidden.cols);
+    struct matrix queries = matrix_at(b, type, count, q_dim);
+    struct matrix attended = matrix_at(a, type, count, q_dim);
+    struct matrix projected = matrix_at(b, type, count, hidden.cols);
 
     x->ops->rms_norm(x->stream, normed, rows, l->norm, l->scale, l->eps);
     project(x, queries, normed, l, 0);
@@ -72,7 +73,7 @@ void attention_add(struct exec *x, struct matrix hidden, const struct attention_
     int64_t q_dim = (int64_t)l->heads * l->head_dim, kv_dim = (int64_t)l->kv_heads * l->head_dim;
     int64_t widest = q_dim > hidden.cols ? q_dim : hidden.cols;
     /* Causal attention counts queries from the first key, so they stay together. */
-    int64_t step = l->causal ? hidden.rows : chunk_rows(hidden.rows);
+    int64_t step = l->causal ? hidden.rows : chunk_rows(hidden.rows, x->device->traits.chunk_rows);
     struct matrix kv = exec_alloc(x, hidden.rows, 2 * kv_dim), a, b;
 
     keys_and_values(x, hidden, l, kv);

@@ -5,14 +5,11 @@
 
 #include <stdint.h>
 
-/* Large enough for matrix products at full speed. */
-#define CHUNK_MAX_ROWS 1024
-
-/* Rows of each chunk but the last: as even as multiples of 32 allow. Of the row count only, so
- * that results depend on nothing else. */
-static inline int64_t chunk_rows(int64_t rows)
+/* Rows of each chunk but the last: as even as multiples of 32 allow. Of the row count and the
+ * device's `most` only, so that results depend on nothing else. */
+static inline int64_t chunk_rows(int64_t rows, int64_t most)
 {
-    int64_t chunks = (rows + CHUNK_MAX_ROWS - 1) / CHUNK_MAX_ROWS;
+    int64_t chunks = (rows + most - 1) / most;
     int64_t even = chunks ? (rows + chunks - 1) / chunks : 1;
     int64_t step = (even + 31) / 32 * 32;
 

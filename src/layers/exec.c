@@ -132,7 +132,7 @@ void exec_init(struct exec *x, struct device *device, struct stream *stream, str
  * addresses; with aligned sizes they begin at aligned ones too. */
 static uint64_t span_bytes(struct matrix m)
 {
-    return size_align((uint64_t)m.rows * (uint64_t)m.cols * sizeof(float), REGION_ALIGNMENT);
+    return size_align((uint64_t)dtype_bytes(m.dtype, m.rows * m.cols), REGION_ALIGNMENT);
 }
 
 static enum shoal_status allocate(struct exec *x, struct matrix *m)
@@ -150,13 +150,23 @@ static enum shoal_status allocate(struct exec *x, struct matrix *m)
     return SHOAL_OK;
 }
 
-struct matrix exec_alloc(struct exec *x, int64_t rows, int64_t cols)
+static struct matrix alloc_as(struct exec *x, enum dtype dtype, int64_t rows, int64_t cols)
 {
-    struct matrix m = matrix_at(0, DTYPE_F32, rows, cols);
+    struct matrix m = matrix_at(0, dtype, rows, cols);
 
     if (x->error.status) return m;
     if (allocate(x, &m)) x->ops = &skip_ops;
     return m;
+}
+
+struct matrix exec_alloc(struct exec *x, int64_t rows, int64_t cols)
+{
+    return alloc_as(x, x->device->traits.activation, rows, cols);
+}
+
+struct matrix exec_alloc_float(struct exec *x, int64_t rows, int64_t cols)
+{
+    return alloc_as(x, DTYPE_F32, rows, cols);
 }
 
 void exec_free(struct exec *x, struct matrix *m)

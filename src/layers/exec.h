@@ -23,8 +23,13 @@ struct exec {
 void exec_init(struct exec *x, struct device *device, struct stream *stream, struct region *scratch,
     device_addr scratch_top);
 
-/* F32 scratch [rows, cols]; free every one, in any order. */
+/*
+ * Scratch [rows, cols]; free every one, in any order. exec_alloc's is of the device's activation
+ * type: what lives within a block. exec_alloc_float's is F32: what crosses blocks and adds up, what
+ * is uploaded or downloaded, and single rows.
+ */
 struct matrix exec_alloc(struct exec *x, int64_t rows, int64_t cols);
+struct matrix exec_alloc_float(struct exec *x, int64_t rows, int64_t cols);
 /* The whole matrix as allocated; sets it to none. Accepts none. */
 void exec_free(struct exec *x, struct matrix *m);
 

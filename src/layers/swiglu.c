@@ -5,7 +5,7 @@
 
 void swiglu_add(struct exec *x, struct matrix hidden, const struct swiglu_layer *l)
 {
-    int64_t step = chunk_rows(hidden.rows), ffn_dim = l->w1.rows;
+    int64_t step = chunk_rows(hidden.rows, x->device->traits.chunk_rows), ffn_dim = l->w1.rows;
     struct matrix normed = exec_alloc(x, step, hidden.cols);
     struct matrix a = exec_alloc(x, step, ffn_dim), b = exec_alloc(x, step, ffn_dim);
 

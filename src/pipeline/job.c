@@ -318,14 +318,14 @@ static enum shoal_status start_pictures(struct run *r, struct shoal_error *error
             rng_init(&rng, job->request.seed + (uint64_t)i);
             rng_normal(&rng, noise, latent_size(job));
         }
-        r->latents[i] = exec_alloc(x, job->latent_channels, pixels);
+        r->latents[i] = exec_alloc_float(x, job->latent_channels, pixels);
         exec_upload(x, r->latents[i], noise);
         for (int32_t k = 0; k < job->prompt_count; k++) {
             struct zimage_lane *lane = &r->lanes[i * job->prompt_count + k];
 
             lane->prompt = r->prompts[k];
             lane->latent = r->latents[i];
-            lane->velocity = exec_alloc(x, job->latent_channels, pixels);
+            lane->velocity = exec_alloc_float(x, job->latent_channels, pixels);
             r->pointers[i * job->prompt_count + k] = lane;
         }
     }

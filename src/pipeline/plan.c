@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "device/count/count.h"
+#include "device/cpu/cpu.h"
 #include "memory/cargo.h"
 
 #include <string.h>
@@ -129,7 +130,7 @@ static enum shoal_status count_job(const struct job *job, int32_t lanes,
     struct region *scratch = NULL;
     enum shoal_status status;
 
-    TRY(count_create(&device, error));
+    TRY(count_create(&device, CPU_TRAITS, error));
     TRY_OR_FAIL(device->ops->arena_reserve(device, 1u << 20, error));
     TRY_OR_FAIL(device->ops->stream_create(device, false, &stream, error));
     TRY_OR_FAIL(region_create(&scratch, 1ull << 60, error));

@@ -481,6 +481,7 @@ enum shoal_status fake_create(
     *device = NULL;
     if (!f) FAIL_MEMORY(error);
     f->base.ops = &fake_ops;
+    f->base.traits = CPU_TRAITS;
     f->options = *options;
     f->random = options->seed;
     mutex_init(&f->mutex);

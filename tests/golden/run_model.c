@@ -22,7 +22,7 @@ const char *run_device_name(enum run_device device)
 static enum shoal_status open_device(
     struct run *run, enum run_device device, struct shoal_error *error)
 {
-    if (device == RUN_COUNT) return count_create(&run->device, error);
+    if (device == RUN_COUNT) return count_create(&run->device, CPU_TRAITS, error);
     return cpu_create(
         &run->device, device == RUN_FAST ? CPU_KERNELS_FAST : CPU_KERNELS_REFERENCE, 2, error);
 }

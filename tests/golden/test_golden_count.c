@@ -44,8 +44,8 @@ static uint64_t run_dit(const struct golden *golden, enum run_device device)
     assert_ok(run_pass(&run, ZIMAGE_PASS_CONTEXT, pointers, 2, &error));
     for (int i = 0; i < 3; i++) {
         lanes[i].prompt = prompts[i % 2];
-        lanes[i].latent = exec_alloc(&run.exec, 16, 6 * 14);
-        lanes[i].velocity = exec_alloc(&run.exec, 16, 6 * 14);
+        lanes[i].latent = exec_alloc_float(&run.exec, 16, 6 * 14);
+        lanes[i].velocity = exec_alloc_float(&run.exec, 16, 6 * 14);
         if (device != RUN_COUNT) exec_upload(&run.exec, lanes[i].latent, features);
         pointers[i] = &lanes[i];
     }
@@ -107,7 +107,7 @@ static uint64_t run_vae(const struct golden *golden, enum run_device device)
 
     assert_ok(klvae_open(golden->checkpoint, golden->config_path, &model, &error));
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
-    lane.latent = exec_alloc(&run.exec, 16, 3 * 5);
+    lane.latent = exec_alloc_float(&run.exec, 16, 3 * 5);
     if (device != RUN_COUNT) {
         exec_upload(&run.exec, lane.latent, latent);
         lane.image = mem_calloc(3 * 64 * 3 * 5, sizeof *lane.image);
@@ -176,7 +176,7 @@ static void test_scratch_too_small(void **state)
         lane.image = image;
         assert_ok(klvae_open(golden.checkpoint, golden.config_path, &model, &error));
         assert_ok(run_open(&run, model, RUN_REFERENCE, bytes, &error));
-        lane.latent = exec_alloc(&run.exec, 16, 3 * 5);
+        lane.latent = exec_alloc_float(&run.exec, 16, 3 * 5);
         assert_int_equal(run_pass(&run, 0, pointers, 1, &error), SHOAL_E_BUDGET);
         klvae_lane_fini(&run.exec, &lane);
         exec_free(&run.exec, &lane.latent);

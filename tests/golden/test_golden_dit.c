@@ -100,8 +100,8 @@ static void check(const char *name, enum run_device device)
     lanes[0] = prompt;
     assert_ok(run_pass(&run, ZIMAGE_PASS_CONTEXT, lanes, 1, &error));
     lane.prompt = prompt;
-    lane.latent = exec_alloc(&run.exec, 16, count / 16);
-    lane.velocity = exec_alloc(&run.exec, 16, count / 16);
+    lane.latent = exec_alloc_float(&run.exec, 16, count / 16);
+    lane.velocity = exec_alloc_float(&run.exec, 16, count / 16);
     exec_upload(&run.exec, lane.latent, latent);
     lanes[0] = &lane;
     for (int32_t i = 0; i < steps; i++) {

@@ -131,7 +131,7 @@ static void check(const char *name, enum run_device device, bool original)
     lane.height = golden_dim(&golden, "in.latent", 1);
     lane.width = golden_dim(&golden, "in.latent", 2);
     lane.latent =
-        exec_alloc(&run.exec, klvae_config(model)->latent_channels, lane.height * lane.width);
+        exec_alloc_float(&run.exec, klvae_config(model)->latent_channels, lane.height * lane.width);
     exec_upload(&run.exec, lane.latent, latent);
     lane.image = mem_calloc((size_t)(3 * 64 * lane.height * lane.width), sizeof(float));
     snprintf(

@@ -2,6 +2,7 @@
 #include "../support.h"
 
 #include "device/count/count.h"
+#include "device/cpu/cpu.h"
 
 static struct device *device;
 static struct stream *stream;
@@ -88,7 +89,7 @@ static int open_device(void **state)
     struct shoal_error error = {0};
 
     (void)state;
-    assert_ok(count_create(&device, &error));
+    assert_ok(count_create(&device, CPU_TRAITS, &error));
     assert_ok(device->ops->stream_create(device, false, &stream, &error));
     return 0;
 }

@@ -209,16 +209,16 @@ static void test_swiglu(void **state)
 static void test_chunks(void **state)
 {
     (void)state;
-    assert_int_equal(chunk_rows(0), 0);
-    assert_int_equal(chunk_rows(1), 1);
-    assert_int_equal(chunk_rows(1024), 1024);
-    assert_int_equal(chunk_rows(1025), 544);
-    assert_int_equal(chunk_rows(4160), 832);
+    assert_int_equal(chunk_rows(0, 1024), 0);
+    assert_int_equal(chunk_rows(1, 1024), 1);
+    assert_int_equal(chunk_rows(1024, 1024), 1024);
+    assert_int_equal(chunk_rows(1025, 1024), 544);
+    assert_int_equal(chunk_rows(4160, 1024), 832);
     for (int64_t rows = 1; rows < 5000; rows++) {
-        int64_t step = chunk_rows(rows);
+        int64_t step = chunk_rows(rows, 1024);
 
-        assert_true(step >= 1 && step <= CHUNK_MAX_ROWS && step <= rows);
-        assert_true((rows + step - 1) / step == (rows + CHUNK_MAX_ROWS - 1) / CHUNK_MAX_ROWS);
+        assert_true(step >= 1 && step <= 1024 && step <= rows);
+        assert_true((rows + step - 1) / step == (rows + 1024 - 1) / 1024);
     }
 }
 

@@ -162,7 +162,7 @@ static void test_peak(void **state)
 
     (void)state;
     fixture_open(&f, RUN_COUNT);
-    lane.latent = exec_alloc(&f.run.exec, 16, 64 * 64);
+    lane.latent = exec_alloc_float(&f.run.exec, 16, 64 * 64);
     assert_ok(run_pass(&f.run, 0, lanes, 1, &error));
     assert_in_range(region_high_water(f.run.region), 1,
         pixel * (16 + WIDE + 4 * (NARROW + NARROW + 30)) + 4096);
@@ -215,7 +215,7 @@ static void test_post_quant(void **state)
     }
     for (int i = 0; i < 16 * SIDE * SIDE; i++)
         latent[i] = (float)(i % 7) - 3.0f;
-    lane.latent = exec_alloc(&f.run.exec, 16, SIDE * SIDE);
+    lane.latent = exec_alloc_float(&f.run.exec, 16, SIDE * SIDE);
     exec_upload(&f.run.exec, lane.latent, latent);
     block->forward(&f.run.exec, block, weights, &lane);
     exec_download(&f.run.exec, hidden, lane.hidden);

@@ -398,13 +398,15 @@ static const struct device_ops count_ops = {
     .compute = &count_compute,
 };
 
-enum shoal_status count_create(struct device **device, struct shoal_error *error)
+enum shoal_status count_create(
+    struct device **device, struct device_traits traits, struct shoal_error *error)
 {
     struct count_device *count = mem_calloc(1, sizeof *count);
 
     *device = NULL;
     if (!count) FAIL_MEMORY(error);
     count->base.ops = &count_ops;
+    count->base.traits = traits;
     count->stream.device = &count->base;
     *device = &count->base;
     return SHOAL_OK;

@@ -23,7 +23,9 @@ struct count_totals {
     uint64_t copied_out;
 };
 
-enum shoal_status count_create(struct device **device, struct shoal_error *error) SHOAL_CHECKED;
+/* That lays activations out as the device with these traits would. */
+enum shoal_status count_create(
+    struct device **device, struct device_traits traits, struct shoal_error *error) SHOAL_CHECKED;
 /* Since creation. */
 struct count_totals count_read(const struct device *device);
 

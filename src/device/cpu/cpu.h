@@ -13,6 +13,9 @@ enum cpu_kernels {
 /* Host memory of each thread beside the arena: its buffer and its stack. */
 #define CPU_WORKER_BYTES ((1u << 20) + (64u << 10))
 
+/* What a plan for it counts with. */
+#define CPU_TRAITS ((struct device_traits){.activation = DTYPE_F32, .chunk_rows = 1024})
+
 /*
  * threads: 0 for one each core. The fast kernels give the same bits whatever their number, and the
  * same with AVX2 as with AVX-512.

@@ -148,6 +148,7 @@ enum shoal_status cpu_create_with(
     mutex_init(&cpu->mutex);
     cond_init(&cpu->changed);
     cpu->base.ops = kernels ? &fast_device_ops : &reference_device_ops;
+    cpu->base.traits = CPU_TRAITS;
     cpu->kernels = kernels;
     if (kernels) TRY_OR_FAIL(pool_create(&cpu->pool, threads, error));
     if (kernels) {

@@ -116,7 +116,7 @@ static void modulated_layer(struct exec *x, const struct block *block, const str
 {
     const struct zimage_config *config = block->config;
     struct matrix hidden = matrix_rows(lane->hidden, 0, rows);
-    struct matrix modulation = exec_alloc(x, 1, 4 * config->dim);
+    struct matrix modulation = exec_alloc_float(x, 1, 4 * config->dim);
     struct attention_layer attention =
         attention_of(config, weights, matrix_rows(lane->prompt->rope, 0, rows));
     struct swiglu_layer swiglu = swiglu_of(config, weights);
@@ -167,10 +167,10 @@ static void context_begin(
     struct zimage_prompt *p = lane;
     struct matrix features;
 
-    p->times = exec_alloc(x, p->steps, ZIMAGE_FREQUENCIES);
-    p->rope = exec_alloc(x, p->image_padded + p->padded, config->head_dim);
-    p->context = exec_alloc(x, p->padded, config->dim);
-    features = exec_alloc(x, p->tokens, config->cap_dim);
+    p->times = exec_alloc_float(x, p->steps, ZIMAGE_FREQUENCIES);
+    p->rope = exec_alloc_float(x, p->image_padded + p->padded, config->head_dim);
+    p->context = exec_alloc_float(x, p->padded, config->dim);
+    features = exec_alloc_float(x, p->tokens, config->cap_dim);
     exec_upload(x, p->times, p->host_times);
     exec_upload(x, p->rope, p->host_rope);
     exec_upload(x, features, p->features);
@@ -191,15 +191,15 @@ static void step_begin(
     const struct zimage_prompt *p = l->prompt;
     struct matrix patches, inner;
 
-    l->time = exec_alloc(x, 1, config->t_dim);
-    inner = exec_alloc(x, 1, config->t_mid);
+    l->time = exec_alloc_float(x, 1, config->t_dim);
+    inner = exec_alloc_float(x, 1, config->t_mid);
     x->ops->linear(x->stream, inner, matrix_rows(p->times, l->step, 1), weights[STEP_T1],
         weights[STEP_T1_BIAS]);
     x->ops->activate(x->stream, inner, inner, ACTIVATION_SILU);
     x->ops->linear(x->stream, l->time, inner, weights[STEP_T2], weights[STEP_T2_BIAS]);
     exec_free(x, &inner);
 
-    l->hidden = exec_alloc(x, p->image_padded + p->padded, config->dim);
+    l->hidden = exec_alloc_float(x, p->image_padded + p->padded, config->dim);
     patches = exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->channels);
     x->ops->patchify(x->stream, patches, l->latent, p->height, p->width, ZIMAGE_PATCH);
     x->ops->linear(x->stream, matrix_rows(l->hidden, 0, p->image_tokens), patches, weights[STEP_X],
@@ -216,7 +216,7 @@ static void step_end(
     struct zimage_lane *l = lane;
     const struct zimage_prompt *p = l->prompt;
     struct matrix image = matrix_rows(l->hidden, 0, p->image_tokens);
-    struct matrix scale = exec_alloc(x, 1, config->dim);
+    struct matrix scale = exec_alloc_float(x, 1, config->dim);
     struct matrix patches =
         exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->channels);
 

@@ -46,8 +46,8 @@ static void encode_begin(
 
     (void)block;
     (void)weights;
-    l->rope = exec_alloc(x, l->tokens, l->config->head_dim);
-    l->hidden = exec_alloc(x, l->tokens, l->config->hidden);
+    l->rope = exec_alloc_float(x, l->tokens, l->config->head_dim);
+    l->hidden = exec_alloc_float(x, l->tokens, l->config->hidden);
     exec_upload(x, l->rope, l->host_rope);
     exec_upload(x, l->hidden, l->host_embedded);
 }

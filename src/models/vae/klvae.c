@@ -60,7 +60,7 @@ static struct matrix norm_of(
     struct exec *x, const struct block *block, struct matrix input, const struct matrix *weights)
 {
     const struct klvae_config *config = block->config;
-    struct matrix affine = exec_alloc(x, 2, input.rows);
+    struct matrix affine = exec_alloc_float(x, 2, input.rows);
 
     x->ops->group_norm(x->stream, affine, input, weights[0], weights[1], config->groups, NORM_EPS);
     return affine;
@@ -74,7 +74,7 @@ static void conv_in(
     struct klvae_lane *l = lane;
     const struct matrix *conv_weights = weights + (config->post_quant ? 2 : 0);
     struct matrix input = l->latent, latent = MATRIX_NONE;
-    struct matrix affine = exec_alloc(x, 2, config->latent_channels);
+    struct matrix affine = exec_alloc_float(x, 2, config->latent_channels);
 
     for (int64_t c = 0; c < config->latent_channels; c++) {
         l->host_affine[c] = 1.0f / config->scaling;
@@ -210,7 +210,7 @@ static void shrink_piece(struct exec *x, const struct block *block, const struct
     const struct matrix *r = weights + 2;
     int64_t count = u.rows;
     int32_t groups = (int32_t)(count * config->groups / weights[0].rows);
-    struct matrix affine = exec_alloc(x, 2, count);
+    struct matrix affine = exec_alloc_float(x, 2, count);
     struct conv conv = {.height = l->hidden_height, .width = l->hidden_width};
     struct matrix up[2] = {
         matrix_rows(weights[0], first, count), matrix_cols(weights[1], first, count)};
@@ -280,7 +280,7 @@ static void conv_out(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     struct klvae_lane *l = lane;
-    struct matrix image = exec_alloc(x, weights[2].rows, l->hidden.cols);
+    struct matrix image = exec_alloc_float(x, weights[2].rows, l->hidden.cols);
     struct matrix affine = norm_of(x, block, l->hidden, weights);
 
     convolve(x, image, l->hidden, weights + 2,

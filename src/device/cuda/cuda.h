@@ -1,0 +1,36 @@
+/*
+ * The CUDA device: the driver's library is opened when it is asked for, so one binary runs with
+ * and without it.
+ */
+#ifndef DEVICE_CUDA_CUDA_H
+#define DEVICE_CUDA_CUDA_H
+
+#include "device/device.h"
+
+/* What a plan for a card counts with. Cards before sm_80 have no BF16: F16 there. */
+#define CUDA_CHUNK_ROWS 4096
+
+/*
+ * Opens card `ordinal`: context, kernels, libraries. SHOAL_E_DEVICE says what is missing: no
+ * driver, one that is too old, no card, or a build without kernels.
+ */
+enum shoal_status cuda_create(
+    struct device **device, int32_t ordinal, struct shoal_error *error) SHOAL_CHECKED;
+
+struct cuda_info {
+    const char *name;        /* of the card; lives as long as the device */
+    int32_t sm;              /* 89: compute capability 8.9 */
+    uint64_t card_bytes;     /* the card's memory, in all */
+    uint64_t free_bytes;     /* when the device was opened, before it took any */
+    uint64_t overhead_bytes; /* that the process takes on the card beside the arena */
+    const char *multiplies;  /* "cuBLASLt 13.0" or "own kernels" */
+};
+struct cuda_info cuda_info(const struct device *device);
+
+/* What the process takes on the card now, by the driver; 0 if it does not say. */
+uint64_t cuda_process_bytes(const struct device *device);
+
+/* The cards that could be opened: one line of text each, or why there is none. */
+int32_t cuda_count(struct shoal_error *error);
+
+#endif

@@ -1,0 +1,132 @@
+/* What the CUDA device's files share: the device and launching. Private to this folder. */
+#ifndef DEVICE_CUDA_INTERNAL_H
+#define DEVICE_CUDA_INTERNAL_H
+
+#include "base/thread.h"
+#include "device/check.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/kernels/args.h"
+#include "device/cuda/kernels/attention.h"
+#include "device/cuda/kernels/conv.h"
+#include "device/cuda/kernels/linear.h"
+#include "device/cuda/kernels/norms.h"
+#include "device/cuda/kernels/rows.h"
+#include "device/cuda/kernels/unpack.h"
+
+/* X(module, kernel): a module is one .cu file, and one fatbin. */
+#define CUDA_KERNELS(X)                                                                            \
+    ATTENTION_KERNELS(X)                                                                           \
+    CONV_KERNELS(X)                                                                                \
+    LINEAR_KERNELS(X)                                                                              \
+    NORMS_KERNELS(X)                                                                               \
+    ROWS_KERNELS(X)                                                                                \
+    UNPACK_KERNELS(X)
+
+enum cuda_kernel {
+#define CUDA_KERNEL_ID(module, name) KERNEL_##name,
+    CUDA_KERNELS(CUDA_KERNEL_ID)
+#undef CUDA_KERNEL_ID
+        KERNEL_COUNT
+};
+
+struct cuda_blas; /* cuBLASLt, opened; blas.h */
+
+struct cuda_device {
+    struct device base;
+    const struct cuda_driver *driver;
+    CUcontext context;
+    CUfunction functions[KERNEL_COUNT];
+    struct cuda_blas *blas;  /* NULL: our own kernels multiply */
+    char name[64];           /* "NVIDIA GeForce RTX 4060" */
+    int32_t sm;              /* 75, 80, 86, 89, 90, 100, 120 */
+    int32_t processors;      /* multiprocessors */
+    int32_t shared_bytes;    /* most that a block may have, when asked for */
+    uint64_t overhead_bytes; /* that the context, modules and libraries take on the card */
+    /* Of the overhead: room for operations that need more than registers. Operations of the
+     * compute stream use it one after another. */
+    device_addr workspace;
+    uint64_t workspace_bytes;
+    struct mutex mutex;       /* guards what follows */
+    struct shoal_error error; /* status: the first failure; sticky, the device is lost after it */
+};
+
+static inline struct cuda_device *cuda_device(struct device *device)
+{
+    return (struct cuda_device *)device;
+}
+
+struct cuda_stream {
+    struct stream base;
+    CUstream handle;
+    bool copy;
+};
+
+/* ---- device.c ---- */
+
+/* Keeps the first failure: `what` failed with `result`. */
+void cuda_fail(struct cuda_device *cuda, CUresult result, const char *what);
+/* Whether something has failed; then nothing is given any more. */
+bool cuda_lost(struct cuda_device *cuda);
+
+/* ---- launch.c ---- */
+
+struct cuda_grid {
+    uint32_t x, y, z;      /* blocks */
+    uint32_t threads;      /* of a block */
+    uint32_t shared_bytes; /* of a block, dynamic */
+};
+
+/* Gives a kernel to the stream. `args` points to the kernel's one struct of arguments. */
+void cuda_launch(
+    struct stream *stream, enum cuda_kernel kernel, struct cuda_grid grid, const void *args);
+
+static inline struct gpu_matrix gpu_matrix(struct matrix m)
+{
+    return (struct gpu_matrix){
+        (void *)(uintptr_t)m.addr, m.rows, m.cols, m.stride, (int32_t)m.dtype};
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* ---- operations: see compute_ops ---- */
+
+extern const struct compute_ops cuda_compute_ops; /* ops.c: the table */
+
+void cuda_linear(
+    struct stream *, struct matrix y, struct matrix x, struct matrix w, struct matrix bias);
+void cuda_attention(struct stream *, struct matrix out, struct matrix q, struct matrix k,
+    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
+void cuda_conv2d(struct stream *, struct matrix y, struct matrix x, struct matrix w,
+    struct matrix bias, const struct conv *conv);
+void cuda_unpack(struct stream *, struct matrix y, device_addr payload, uint64_t payload_bytes);
+
+/* norms.c */
+void cuda_rms_norm(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, float eps);
+void cuda_layer_norm(
+    struct stream *, struct matrix y, struct matrix x, struct matrix scale, float eps);
+void cuda_group_norm(struct stream *, struct matrix affine, struct matrix x, struct matrix gamma,
+    struct matrix beta, int32_t groups, float eps);
+void cuda_affine(struct stream *, struct matrix y, struct matrix x, struct matrix affine,
+    enum activation activation);
+
+/* rows.c */
+void cuda_activate(struct stream *, struct matrix y, struct matrix x, enum activation activation);
+void cuda_gated_silu(struct stream *, struct matrix y, struct matrix a, struct matrix b);
+void cuda_gated_add(struct stream *, struct matrix y, struct matrix gate, struct matrix x);
+void cuda_blend(struct stream *, struct matrix y, float a, struct matrix x, float b);
+void cuda_guide(
+    struct stream *, struct matrix y, struct matrix cond, struct matrix uncond, float scale);
+void cuda_rope(struct stream *, struct matrix x, struct matrix table, enum rope_layout layout);
+void cuda_copy(struct stream *, struct matrix y, struct matrix x);
+void cuda_transpose(struct stream *, struct matrix y, struct matrix x);
+void cuda_patchify(struct stream *, struct matrix y, struct matrix x, int64_t height, int64_t width,
+    int32_t patch);
+void cuda_unpatchify(struct stream *, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch);
+
+#endif

@@ -64,6 +64,10 @@ struct cuda_stream {
 
 /* ---- device.c ---- */
 
+/* What cuda_create does, through the calls of this driver, which the device copies. */
+enum shoal_status cuda_create_with(struct device **device, const struct cuda_driver *driver,
+    int32_t ordinal, struct shoal_error *error) SHOAL_CHECKED;
+
 /* Keeps the first failure: `what` failed with `result`. */
 void cuda_fail(struct cuda_device *cuda, CUresult result, const char *what);
 /* Whether something has failed; then nothing is given any more. */

@@ -160,11 +160,22 @@ struct device_ops {
     /* Optional. Says that a span is in use or free, so that a checking build can catch strays. */
     void (*arena_mark)(struct device *, device_addr addr, uint64_t bytes, bool used);
 
+    /*
+     * Optional: then any memory will do. Copies run fastest, and beside the host, from and to
+     * memory that was registered: whole pages, unregistered before they are freed and after the
+     * copies have passed. May fail where the system allows no (more) such memory: SHOAL_E_DEVICE,
+     * and the memory works as before.
+     */
+    enum shoal_status (*host_register)(
+        struct device *, void *pages, uint64_t bytes, struct shoal_error *) SHOAL_CHECKED;
+    void (*host_unregister)(struct device *, void *pages);
+
     /* A copy stream (for copy_in and copy_out only) runs beside the compute stream. */
     enum shoal_status (*stream_create)(
         struct device *, bool copy, struct stream **, struct shoal_error *) SHOAL_CHECKED;
     void (*stream_destroy)(struct stream **); /* waits for its work first */
-    /* Waits until all work given is done; reports the first failure since the last call. */
+    /* Waits until all work given is done; reports the first failure since the last call, or the one
+     * that lost the device, again and again. */
     enum shoal_status (*stream_synchronize)(struct stream *, struct shoal_error *) SHOAL_CHECKED;
 
     /* An event starts out as having happened. Recording it again makes it pending again. */

@@ -30,7 +30,21 @@ struct cuda_info cuda_info(const struct device *device);
 /* What the process takes on the card now, by the driver; 0 if it does not say. */
 uint64_t cuda_process_bytes(const struct device *device);
 
-/* The cards that could be opened: one line of text each, or why there is none. */
-int32_t cuda_count(struct shoal_error *error);
+/* ---- the machine's cards, without opening one ---- */
+
+struct cuda_card {
+    char name[96]; /* "NVIDIA GeForce RTX 4060" */
+    int32_t sm;
+    uint64_t bytes; /* its memory */
+};
+
+/* How many there are, at least one; or SHOAL_E_DEVICE, and the error says why none can be opened.
+ */
+enum shoal_status cuda_count(int32_t *count, struct shoal_error *error) SHOAL_CHECKED;
+
+/* Card `ordinal`; or SHOAL_E_DEVICE, and the error says why it cannot be opened, while `card` is
+ * what is known of it. */
+enum shoal_status cuda_look(
+    int32_t ordinal, struct cuda_card *card, struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

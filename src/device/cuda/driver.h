@@ -136,13 +136,15 @@ struct cuda_driver {
 #undef CUDA_DRIVER_MEMBER
 };
 
-/* Opens libcuda.so.1 and initialises it. What is missing is said by the error. It stays open until
- * the process ends: the driver has threads of its own. */
+/* The driver's library of this name, opened; it stays so until the process ends, since it has
+ * threads of its own. The error says what is missing. */
+#define CUDA_DRIVER_LIBRARY "libcuda.so.1"
 enum shoal_status cuda_driver_open(
-    struct cuda_driver *driver, struct shoal_error *error) SHOAL_CHECKED;
+    struct cuda_driver *driver, const char *library, struct shoal_error *error) SHOAL_CHECKED;
 
-/* The same from the library at `path`, whose name the error says. */
-enum shoal_status cuda_driver_open_at(
-    struct cuda_driver *driver, const char *path, struct shoal_error *error) SHOAL_CHECKED;
+/* SHOAL_OK if `result` is; else SHOAL_E_DEVICE, and the error says what was being done and what
+ * the driver calls the result. */
+enum shoal_status cuda_check(const struct cuda_driver *driver, CUresult result, const char *doing,
+    struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

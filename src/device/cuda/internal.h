@@ -32,23 +32,37 @@ enum cuda_kernel {
 
 struct cuda_blas; /* cuBLASLt, opened; blas.h */
 
+#define CUDA_MAX_MODULES 16
+
 struct cuda_device {
     struct device base;
-    const struct cuda_driver *driver;
-    CUcontext context;
+    const struct cuda_driver *driver; /* calls */
+    struct cuda_driver calls;
+    CUdevice handle;
+    CUcontext context; /* the card's primary one, which libraries find too */
+    CUmodule modules[CUDA_MAX_MODULES];
+    int modules_loaded;
     CUfunction functions[KERNEL_COUNT];
-    struct cuda_blas *blas;  /* NULL: our own kernels multiply */
-    char name[64];           /* "NVIDIA GeForce RTX 4060" */
-    int32_t sm;              /* 75, 80, 86, 89, 90, 100, 120 */
-    int32_t processors;      /* multiprocessors */
-    int32_t shared_bytes;    /* most that a block may have, when asked for */
-    uint64_t overhead_bytes; /* that the context, modules and libraries take on the card */
+    struct cuda_blas *blas; /* NULL: our own kernels multiply */
+    struct cuda_nvml *nvml; /* NULL: not there */
+    char name[96];          /* "NVIDIA GeForce RTX 4060" */
+    int32_t sm;             /* 75, 80, 86, 89, 90, 100, 120 */
+    int32_t processors;     /* multiprocessors */
+    int32_t shared_bytes;   /* most that a block may have, when asked for */
+    uint64_t card_bytes;
+    uint64_t free_bytes;     /* before anything was taken */
+    uint64_t overhead_bytes; /* that context, modules, libraries and workspace take on the card */
     /* Of the overhead: room for operations that need more than registers. Operations of the
      * compute stream use it one after another. */
     device_addr workspace;
     uint64_t workspace_bytes;
+    CUdeviceptr arena_memory; /* what was allocated: the arena may begin a little later */
+
     struct mutex mutex;       /* guards what follows */
     struct shoal_error error; /* status: the first failure; sticky, the device is lost after it */
+    CUstream clock_stream;    /* an event that happened at clock_ns, to measure others by */
+    CUevent clock_event;
+    uint64_t clock_ns;
 };
 
 static inline struct cuda_device *cuda_device(struct device *device)
@@ -60,7 +74,20 @@ struct cuda_stream {
     struct stream base;
     CUstream handle;
     bool copy;
+    const char *kernel; /* the last one given; NULL: none. Static storage. */
 };
+
+/* ---- cards.c ---- */
+
+/* The driver of this machine, if this build has something to run on it. */
+enum shoal_status cuda_open_driver(
+    struct cuda_driver *driver, struct shoal_error *error) SHOAL_CHECKED;
+/* Initialises the driver and checks that it is new enough for the build's kernels. */
+enum shoal_status cuda_start(
+    const struct cuda_driver *driver, struct shoal_error *error) SHOAL_CHECKED;
+/* After cuda_start. Fills what is known of the card even when it is not usable. */
+enum shoal_status cuda_card_find(const struct cuda_driver *driver, int32_t ordinal,
+    CUdevice *handle, struct cuda_card *card, struct shoal_error *error) SHOAL_CHECKED;
 
 /* ---- device.c ---- */
 
@@ -68,12 +95,44 @@ struct cuda_stream {
 enum shoal_status cuda_create_with(struct device **device, const struct cuda_driver *driver,
     int32_t ordinal, struct shoal_error *error) SHOAL_CHECKED;
 
+/* Before calls to the driver or its libraries: whether nothing has failed yet. Makes the context
+ * this thread's. */
+bool cuda_enter(struct cuda_device *cuda);
 /* Keeps the first failure: `what` failed with `result`. */
 void cuda_fail(struct cuda_device *cuda, CUresult result, const char *what);
 /* Whether something has failed; then nothing is given any more. */
 bool cuda_lost(struct cuda_device *cuda);
+/* The failure, if there is one. */
+enum shoal_status cuda_failure(struct cuda_device *cuda, struct shoal_error *error) SHOAL_CHECKED;
+
+/* ---- streams.c ---- */
+
+enum shoal_status cuda_clock_open(
+    struct cuda_device *cuda, struct shoal_error *error) SHOAL_CHECKED;
+void cuda_clock_close(struct cuda_device *cuda);
+enum shoal_status cuda_stream_create(
+    struct device *device, bool copy, struct stream **stream, struct shoal_error *error);
+void cuda_stream_destroy(struct stream **stream);
+enum shoal_status cuda_stream_synchronize(struct stream *stream, struct shoal_error *error);
+enum shoal_status cuda_event_create(
+    struct device *device, struct event **event, struct shoal_error *error);
+void cuda_event_destroy(struct event **event);
+void cuda_event_record(struct stream *stream, struct event *event);
+void cuda_event_wait(struct stream *stream, struct event *event);
+void cuda_event_synchronize(struct event *event);
+bool cuda_event_happened(struct event *event);
+uint64_t cuda_event_time_ns(struct event *event);
+void cuda_copy_in(struct stream *stream, device_addr to, const void *from, uint64_t bytes);
+void cuda_copy_out(struct stream *stream, void *to, device_addr from, uint64_t bytes);
+void cuda_copy_within(struct stream *stream, device_addr to, device_addr from, uint64_t bytes);
 
 /* ---- launch.c ---- */
+
+/* The version of CUDA that the kernels were compiled with: 13000 is 13.0; 0: there are none. */
+int cuda_kernels_version(void);
+enum shoal_status cuda_kernels_load(
+    struct cuda_device *cuda, struct shoal_error *error) SHOAL_CHECKED;
+void cuda_kernels_unload(struct cuda_device *cuda);
 
 struct cuda_grid {
     uint32_t x, y, z;      /* blocks */

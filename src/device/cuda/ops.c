@@ -1,0 +1,23 @@
+/* The CUDA device's compute table. */
+#include "device/cuda/internal.h"
+
+const struct compute_ops cuda_compute_ops = {
+    .linear = cuda_linear,
+    .rms_norm = cuda_rms_norm,
+    .layer_norm = cuda_layer_norm,
+    .activate = cuda_activate,
+    .gated_silu = cuda_gated_silu,
+    .gated_add = cuda_gated_add,
+    .blend = cuda_blend,
+    .guide = cuda_guide,
+    .rope = cuda_rope,
+    .attention = cuda_attention,
+    .copy = cuda_copy,
+    .transpose = cuda_transpose,
+    .patchify = cuda_patchify,
+    .unpatchify = cuda_unpatchify,
+    .group_norm = cuda_group_norm,
+    .affine = cuda_affine,
+    .conv2d = cuda_conv2d,
+    .unpack = cuda_unpack,
+};

@@ -45,6 +45,7 @@ enum {
 /* CUfunction_attribute */
 enum {
     CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
+    CU_FUNC_ATTRIBUTE_PTX_VERSION = 5, /* 80: compiled for sm_80 */
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
 };
 

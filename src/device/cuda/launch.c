@@ -28,6 +28,14 @@ int cuda_kernels_version(void)
     return SHOAL_CUDA;
 }
 
+static enum shoal_status no_kernels(struct cuda_device *cuda, struct shoal_error *error)
+{
+    FAIL(error, SHOAL_E_DEVICE,
+        "this build has no kernels for %s (sm_%d) that its driver takes; a build whose gpu_archs "
+        "have %d would do, or a newer driver",
+        cuda->name, cuda->sm, cuda->sm);
+}
+
 static enum shoal_status load_module(
     struct cuda_device *cuda, int kernel, CUmodule *module, struct shoal_error *error)
 {
@@ -40,10 +48,7 @@ static enum shoal_status load_module(
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
     case CUDA_ERROR_INVALID_PTX:
     case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
-        FAIL(error, SHOAL_E_DEVICE,
-            "this build has no kernels for %s (sm_%d) that its driver takes; a build whose "
-            "gpu_archs have %d would do, or a newer driver",
-            cuda->name, cuda->sm, cuda->sm);
+        return no_kernels(cuda, error);
     default:
         return cuda_check(cuda->driver, result, doing, error);
     }
@@ -56,7 +61,7 @@ static enum shoal_status find_kernel(
 {
     const struct cuda_driver *driver = cuda->driver;
     CUfunction *function = &cuda->functions[kernel];
-    int shared_bytes = 0;
+    int shared_bytes = 0, compiled_for = 0;
     CUresult result = driver->module_function(function, module, kernels[kernel].name);
     char doing[80];
 
@@ -64,10 +69,16 @@ static enum shoal_status find_kernel(
         result = driver->function_attribute(
             &shared_bytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, *function);
     if (!result)
+        result =
+            driver->function_attribute(&compiled_for, CU_FUNC_ATTRIBUTE_PTX_VERSION, *function);
+    if (!result)
         result = driver->function_set_attribute(*function,
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, cuda->shared_bytes - shared_bytes);
     snprintf(doing, sizeof doing, "loading kernel %s", kernels[kernel].name);
-    return cuda_check(driver, result, doing, error);
+    TRY(cuda_check(driver, result, doing, error));
+    /* PTX for sm_75 would run on any newer card, but is without what those have. */
+    if (cuda->sm >= 80 && compiled_for < 80) return no_kernels(cuda, error);
+    return SHOAL_OK;
 }
 
 enum shoal_status cuda_kernels_load(struct cuda_device *cuda, struct shoal_error *error)

@@ -165,9 +165,11 @@ struct shoal_request {
     enum shoal_wire wire;
     int32_t lanes; /* branches and pictures that share one pass; SHOAL_AUTO: as many as fit */
 
-    const char *device; /* NULL or "cpu" */
-    int32_t threads;    /* 0: one for each core */
-    bool trace;         /* records what happened when, for shoal_result_write_trace */
+    /* "cpu", "cuda", "cuda:1"; NULL: $SHOAL_DEVICE, or the first card that can be used, or the
+     * CPU. */
+    const char *device;
+    int32_t threads; /* of the CPU; 0: one for each core */
+    bool trace;      /* records what happened when, for shoal_result_write_trace */
 
     /* What this machine was measured to do; NULL: the stored file if there is one, else guesses. */
     const char *rates_path;
@@ -191,7 +193,8 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_parse_size(
 struct shoal_plan;
 
 /*
- * Works out what would run, without running it. Fails for bad input only: a budget that is too
+ * Works out what would run, without running it; opens the device, which the plan keeps. Fails for
+ * bad input only: a budget that is too
  * small still gives a plan, one that does not fit (shoal_plan_fits) and whose text says what would.
  * The plan is the caller's to destroy; the model must outlive it.
  */
@@ -272,13 +275,15 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_run(const struct shoal_plan *pla
 SHOAL_API void shoal_result_destroy(struct shoal_result **result);
 
 struct shoal_report {
-    uint64_t peak_vram_bytes; /* as the arena measured it */
-    uint64_t copied_bytes;    /* to the device, weights, all phases */
-    uint64_t read_bytes;      /* from files, weights, all phases */
-    uint64_t step_bytes;      /* copied for a step, without what stays (the mean) */
-    uint64_t step_read_bytes; /* read for a step after the first (the mean); 0 if there is one */
-    double seconds;           /* all */
-    double wait_seconds;      /* computing stood still because weights were not there */
+    uint64_t peak_vram_bytes;   /* as the arena measured it, and what the driver takes beside it */
+    uint64_t driver_vram_bytes; /* what the process took on the card, by the driver; 0: no card, or
+                                   the driver does not say */
+    uint64_t copied_bytes;      /* to the device, weights, all phases */
+    uint64_t read_bytes;        /* from files, weights, all phases */
+    uint64_t step_bytes;        /* copied for a step, without what stays (the mean) */
+    uint64_t step_read_bytes;   /* read for a step after the first (the mean); 0 if there is one */
+    double seconds;             /* all */
+    double wait_seconds;        /* computing stood still because weights were not there */
     double phase_seconds[SHOAL_PHASES];
     double first_step_seconds; /* which reads the weights */
     double step_seconds;       /* the best of the others; of a single step, that one */
@@ -410,7 +415,7 @@ struct shoal_links_request {
     const struct shoal_model *model; /* the DiT's largest file is read, if `file` is NULL */
     const char *file;                /* the file to measure the drive with */
     const char *rates_path;          /* NULL: where plans look for this machine's rates */
-    const char *device;              /* NULL or "cpu" */
+    const char *device;              /* as struct shoal_request has it */
     int32_t threads;                 /* 0: one for each core */
 };
 

@@ -105,7 +105,9 @@ static const struct option_spec specs[OPTIONS] = {
     [OPTION_DISK_CACHE] = {"disk-cache", "DIR",
         "a folder for packed copies of the model's files, written once; needs --wire packed",
         AT(paths.disk_cache), .kind = VALUE_PATH, .limits = true},
-    [OPTION_DEVICE] = {"device", "NAME", "where to compute: see shoal devices; default: cpu",
+    [OPTION_DEVICE] = {"device", "NAME",
+        "where to compute: see shoal devices; default: the first card, or the "
+        "CPU where there is none",
         AT(request.device), .kind = VALUE_TEXT, .of = COMMANDS_RUN | COMMAND_BENCH},
     [OPTION_THREADS] = {"threads", "N", "threads to compute with; 0 (default): one for each core",
         AT(request.threads), .kind = VALUE_INTEGER, .low = 0, .high = 1024,

@@ -29,13 +29,6 @@ static const char *packed_file(const struct job *job)
     return "a file";
 }
 
-/* Whether the device budget is the asked-for card's memory, and nobody's option. */
-static bool is_card_memory(const struct shoal_plan *plan)
-{
-    return plan->elsewhere && plan->rates.vram_bytes &&
-           plan->job.request.vram_bytes == plan->rates.vram_bytes - plan->rates.context_bytes;
-}
-
 static void refuse_raw(const struct shoal_plan *plan, struct text *t)
 {
     char size[SIZE_TEXT_BYTES];
@@ -52,9 +45,8 @@ static void refuse_vram(const struct shoal_plan *plan, struct text *t)
     const uint64_t budget = plan->job.request.vram_bytes;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
 
-    if (is_card_memory(plan))
-        text_append(t, "the memory of %s, of which the driver leaves %s,", plan->rates.name,
-            size_format(a, budget));
+    if (plan->whole_card)
+        text_append(t, "the memory of %s, %s,", plan->target.name, size_format(a, budget));
     else
         text_append(t, "--vram %llu (%s)", (unsigned long long)budget, size_format(a, budget));
     text_append(t, " is too small: the least that works with these options is --vram %llu (%s)",
@@ -183,7 +175,7 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     explain_time(plan, &s, t);
 }
 
-/* "6.00 MiB allowed", "no limit", "7.65 GiB that rtx4060 has". */
+/* "6.00 MiB allowed", "no limit". */
 static void explain_budget(const struct shoal_plan *plan, uint64_t bytes, struct text *t)
 {
     char size[SIZE_TEXT_BYTES];
@@ -202,6 +194,9 @@ static void explain_device(const struct shoal_plan *plan, struct text *t)
     text_append(t, "device memory: ");
     explain_budget(plan, plan->job.request.vram_bytes, t);
     text_append(t, "%s", size_format(a, plan->solution.peak_bytes));
+    if (plan->target.context_bytes)
+        text_append(
+            t, " with %s for the driver and libraries", size_format(a, plan->target.context_bytes));
     if (plan->least_bytes != SHOAL_UNLIMITED)
         text_append(t, "; %s is the least that works", size_format_up(a, plan->least_bytes));
     text_append(t, "; from %s on nothing streams\n", size_format_up(a, plan->full_bytes));
@@ -271,22 +266,29 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
 /* Of budgets that the machine does not have. */
 static void note_memory(const struct shoal_plan *plan, json_t *notes, bool *failed)
 {
-    uint64_t memory = memory_physical(), card = plan->rates.vram_bytes - plan->rates.context_bytes;
+    const uint64_t memory = memory_physical();
+    const uint64_t arena = plan->target.device ? 0 : plan->solution.arena_bytes;
     char size[SIZE_TEXT_BYTES];
 
-    if (!plan->elsewhere && plan->solution.fits &&
-        memory < plan->solution.peak_bytes + plan->solution.ram_bytes)
+    if (!plan->target.elsewhere && plan->solution.fits && memory < arena + plan->solution.ram_bytes)
         json_append(notes,
             json_sprintf(
                 "this machine has %s of memory, less than the plan's device and host memory",
                 size_format(size, memory)),
             failed);
-    if (plan->elsewhere && plan->rates.vram_bytes && plan->solution.fits &&
-        plan->solution.peak_bytes > card)
+    if (plan->capped)
         json_append(notes,
-            json_sprintf("the plan takes more memory than %s has: the driver leaves %s of it",
-                plan->rates.name, size_format(size, card)),
+            json_sprintf("%s has %s free: more of --vram has no effect", plan->target.name,
+                size_format(size, plan->target.vram_bytes)),
             failed);
+    if (plan->solution.fits && plan->solution.peak_bytes > plan->target.vram_bytes)
+        json_append(notes,
+            json_sprintf("the plan takes more memory than %s has: %s", plan->target.name,
+                size_format(size, plan->target.vram_bytes)),
+            failed);
+    if (plan->target.no_card.status)
+        json_append(
+            notes, json_sprintf("computing on the CPU: %s", plan->target.no_card.text), failed);
 }
 
 /* A setting that changes nothing is said, never silent. An array of sentences;
@@ -322,18 +324,12 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     return notes;
 }
 
-/* The machine that the plan is for, as people call it. */
-static const char *machine_name(const struct shoal_plan *plan)
-{
-    return plan->elsewhere ? plan->rates.name : plan->job.request.device;
-}
-
 static void explain_text(const struct shoal_plan *plan, const json_t *notes, struct text *t)
 {
     const struct shoal_request *r = &plan->job.request;
 
     text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s\n",
-        plan->job.model->name, machine_name(plan), r->width, r->height, r->steps,
+        plan->job.model->name, plan->target.name, r->width, r->height, r->steps,
         r->steps == 1 ? "" : "s", r->count, r->count == 1 ? "" : "s", (double)r->cfg,
         (double)r->shift, r->sampler);
     text_append(t, PHASE_FORMAT, "", "resident", "weights", "slots", "ring", "scratch", "peak",
@@ -392,8 +388,8 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
-        " s:f, s:s, s:s, s:i, s:i, s:s?, s:o, s:O}",
-        "model", json_text(plan->job.model->name), "device", machine_name(plan), "width",
+        " s:f, s:s, s:s, s:i, s:i, s:s?, s:I, s:o, s:O}",
+        "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits",
         (int)s.fits, "vram_budget_bytes", budget_json(r->vram_bytes), "ram_budget_bytes",
@@ -409,7 +405,8 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         s.first_step_seconds, "seconds", s.seconds, "limit",
         limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
         "packed_blocks", (int)s.packed_blocks, "disk_blocks", (int)s.disk_blocks, "refusal",
-        plan->refusal, "phases", phases, "notes", notes);
+        plan->refusal, "context_bytes", (json_int_t)plan->target.context_bytes, "phases", phases,
+        "notes", notes);
 }
 
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)

@@ -61,9 +61,6 @@ static enum shoal_status check_request(
         FAIL(error, SHOAL_E_INVALID, "buffer: %d is not auto, single or double", (int)r->buffer);
     if ((unsigned)r->wire > SHOAL_WIRE_PACKED)
         FAIL(error, SHOAL_E_INVALID, "wire: %d is not auto, raw or packed", (int)r->wire);
-    if (r->device && strcmp(r->device, "cpu"))
-        FAIL(error, SHOAL_E_UNSUPPORTED,
-            "device: '%s' is not one that this build computes on; cpu is", r->device);
     return SHOAL_OK;
 }
 
@@ -105,8 +102,7 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     TRY(schedule_init(&job->schedule, request->steps, (double)request->shift, error));
     job->request = *request;
     job->request.prompt = job->request.negative_prompt = job->request.sampler = NULL;
-    job->request.rates_path = job->request.on = NULL; /* the plan's affair */
-    job->request.device = "cpu";
+    job->request.device = job->request.rates_path = job->request.on = NULL; /* the plan's affair */
     job->latent_channels = vae->latent_channels;
     job->latent_height = request->height / vae->factor;
     job->latent_width = request->width / vae->factor;

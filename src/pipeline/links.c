@@ -7,7 +7,9 @@
 #include "base/text.h"
 #include "checkpoint/json.h"
 #include "device/cpu/cpu.h"
+#include "device/cuda/cuda.h"
 #include "pipeline/parts.h"
+#include "pipeline/target.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -20,14 +22,16 @@
 
 /* ---- where rates are kept ---- */
 
-enum shoal_status links_rates_path(char **path, struct shoal_error *error)
+enum shoal_status links_rates_path(const char *device, char **path, struct shoal_error *error)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const bool cpu = strcmp(device, "cpu") == 0;
 
     if (cache && cache[0] == '/') /* any other is to be ignored, says its specification */
-        *path = mem_format("%s/shoal/rates.json", cache);
+        *path = mem_format("%s/shoal/rates%s%s.json", cache, cpu ? "" : "-", cpu ? "" : device);
     else if (home && home[0] == '/')
-        *path = mem_format("%s/.cache/shoal/rates.json", home);
+        *path =
+            mem_format("%s/.cache/shoal/rates%s%s.json", home, cpu ? "" : "-", cpu ? "" : device);
     else
         FAIL(error, SHOAL_E_MISSING,
             "no folder for rates: set HOME or XDG_CACHE_HOME, or name a file with --rates");
@@ -56,15 +60,15 @@ static enum shoal_status make_folders(char *path, struct shoal_error *error)
 }
 
 /* *path: where the rates go; mem_free'd by the caller. Its folder is there. */
-static enum shoal_status prepare_path(
-    const struct shoal_links_request *request, char **path, struct shoal_error *error)
+static enum shoal_status prepare_path(const struct shoal_links_request *request, const char *device,
+    char **path, struct shoal_error *error)
 {
     if (request->rates_path) {
         *path = mem_strdup(request->rates_path);
         if (!*path) FAIL_MEMORY(error);
         return SHOAL_OK;
     }
-    TRY(links_rates_path(path, error));
+    TRY(links_rates_path(device, path, error));
     return make_folders(*path, error);
 }
 
@@ -72,6 +76,7 @@ static enum shoal_status prepare_path(
 
 struct report {
     const struct links_figures *figures;
+    const char *device;
     const char *file, *path; /* that was read; where the rates were stored */
     int threads;
 };
@@ -111,7 +116,7 @@ static void report_text(const struct report *r, struct text *t)
     const struct rates *rates = &f->rates;
     char kept[48];
 
-    text_append(t, "cpu, %s, %d thread%s; each figure is the best of several rounds\n\n",
+    text_append(t, "%s; %s, %d thread%s; each figure is the best of several rounds\n\n", r->device,
         cpu_describe(), r->threads, r->threads == 1 ? "" : "s");
     row(t, "link", "host to device", rates->link_bytes, "GB/s", "4 MiB pieces, one copy stream");
     row(t, "", "from the cache", f->link_cached_bytes, "GB/s", "");
@@ -135,7 +140,7 @@ static json_t *report_json(const struct report *r)
     const struct rates *rates = &f->rates;
     json_t *object = json_object();
 
-    json_object_set_new(object, "device", json_string("cpu"));
+    json_object_set_new(object, "device", json_string(r->device));
     json_object_set_new(object, "threads", json_integer(r->threads));
     json_object_set_new(object, "link_bytes", json_real(rates->link_bytes));
     json_object_set_new(object, "link_cached_bytes", json_real(f->link_cached_bytes));
@@ -203,18 +208,21 @@ static enum shoal_status find_file(
     return SHOAL_OK;
 }
 
-static enum shoal_status measure(
-    const char *file, int threads, struct links_figures *figures, struct shoal_error *error)
+static enum shoal_status measure(const struct report *r, const struct target *target,
+    struct links_figures *figures, struct shoal_error *error)
 {
-    struct device *device = NULL;
+    struct device *cpu = NULL, *device = target->device;
     enum shoal_status status;
 
-    TRY(cpu_create(&device, CPU_KERNELS_FAST, threads, error));
-    TRY_OR_FAIL(links_measure_disk(file, figures, error));
-    TRY_OR_FAIL(links_measure_wire(threads, figures, error));
+    if (!device) {
+        TRY(cpu_create(&cpu, CPU_KERNELS_FAST, r->threads, error));
+        device = cpu;
+    }
+    TRY_OR_FAIL(links_measure_disk(r->file, figures, error));
+    TRY_OR_FAIL(links_measure_wire(device, r->threads, figures, error));
     status = links_measure_device(device, figures, error);
 fail:
-    device_destroy(&device);
+    device_destroy(&cpu);
     return status;
 }
 
@@ -222,22 +230,23 @@ enum shoal_status shoal_bench_links(
     const struct shoal_links_request *request, bool json, char **text, struct shoal_error *error)
 {
     struct links_figures figures = {.rates = {.name = "this machine", .origin = RATES_MEASURED}};
-    struct report report = {&figures, NULL, NULL, request->threads};
+    struct report report = {.figures = &figures, .threads = request->threads};
+    struct target target;
     char *path = NULL;
     enum shoal_status status;
 
     *text = NULL;
-    if (request->device && strcmp(request->device, "cpu") != 0)
-        FAIL(error, SHOAL_E_UNSUPPORTED,
-            "device: '%s' is not one that this build computes on; cpu is", request->device);
+    TRY(target_open(&target, request->device, error));
+    report.device = target.device ? cuda_info(target.device).name : "cpu";
     if (report.threads == 0) report.threads = thread_cores();
-    TRY(find_file(request, &report.file, error));
-    TRY_OR_FAIL(prepare_path(request, &path, error));
+    TRY_OR_FAIL(find_file(request, &report.file, error));
+    TRY_OR_FAIL(prepare_path(request, target.name, &path, error));
     report.path = path;
-    TRY_OR_FAIL(measure(report.file, report.threads, &figures, error));
+    TRY_OR_FAIL(measure(&report, &target, &figures, error));
     TRY_OR_FAIL(rates_write(path, &figures.rates, error));
     status = tell(&report, json, text, error);
 fail:
+    target_close(&target);
     mem_free(path);
     return status;
 }

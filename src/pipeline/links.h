@@ -25,15 +25,16 @@ double links_best(void (*body)(void *arg), void *arg, double seconds);
 /* Fills the rates of disk, wire and device, each its own part of `figures`. */
 enum shoal_status links_measure_disk(
     const char *path, struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
-enum shoal_status links_measure_wire(
-    int threads, struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
+enum shoal_status links_measure_wire(struct device *device, int threads,
+    struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
 enum shoal_status links_measure_device(
     struct device *device, struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
 
 /*
- * Where this machine's rates are kept: shoal/rates.json in $XDG_CACHE_HOME or ~/.cache; mem_free'd
- * by the caller. SHOAL_E_MISSING if there is neither.
+ * Where a device's rates are kept: shoal/rates.json (of the CPU), rates-cuda.json, ... in
+ * $XDG_CACHE_HOME or ~/.cache; mem_free'd by the caller. SHOAL_E_MISSING if there is neither.
  */
-enum shoal_status links_rates_path(char **path, struct shoal_error *error) SHOAL_CHECKED;
+enum shoal_status links_rates_path(
+    const char *device, char **path, struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

@@ -18,7 +18,6 @@
 #define SECONDS 0.4 /* for each figure */
 
 /* Z-Image's: 3840 wide, its feed-forward 10240, heads of 128. */
-#define TOKENS 512
 #define FEW_TOKENS 64
 #define LEAST_PART 0.05 /* of a time, that a part of it is believed to be at least */
 #define HIDDEN 3840
@@ -35,6 +34,12 @@ struct bench {
     enum shoal_status status; /* the first failure, and what it was */
     struct shoal_error error;
 };
+
+/* As many as the device likes to have at once, but for its operands' sake half of them. */
+static int64_t many_tokens(const struct bench *b)
+{
+    return b->device->traits.chunk_rows / 2;
+}
 
 static void wait_for(struct bench *b, struct stream *stream)
 {
@@ -104,32 +109,37 @@ static void linear(void *arg)
 static double set_linear(struct bench *b, int64_t tokens)
 {
     b->arena_used = 0;
-    b->m[0] = operand(b, DTYPE_F32, tokens, HIDDEN);
+    b->m[0] = operand(b, b->device->traits.activation, tokens, HIDDEN);
     b->m[1] = operand(b, DTYPE_BF16, HIDDEN, HIDDEN);
     b->m[2] = operand(b, DTYPE_BF16, WIDE, HIDDEN);
-    b->m[3] = operand(b, DTYPE_F32, tokens, HIDDEN);
-    b->m[4] = operand(b, DTYPE_F32, tokens, WIDE);
+    b->m[3] = operand(b, b->device->traits.activation, tokens, HIDDEN);
+    b->m[4] = operand(b, b->device->traits.activation, tokens, WIDE);
     return 2.0 * (double)tokens * HIDDEN * (HIDDEN + WIDE);
 }
 
-enum { ATTENTION_TOKENS = 2048, ATTENTION_HEADS = 4 };
+enum { ATTENTION_TOKENS = 2048 };
+
+static int32_t attention_heads(const struct bench *b)
+{
+    return (int32_t)(b->device->traits.chunk_rows / 256);
+}
 
 static void attention(void *arg)
 {
     struct bench *b = arg;
 
     b->device->ops->compute->attention(b->compute, b->m[0], b->m[1], b->m[2], b->m[3],
-        ATTENTION_HEADS, ATTENTION_HEADS, 1 / sqrtf(HEAD), false);
+        attention_heads(b), attention_heads(b), 1 / sqrtf(HEAD), false);
     wait_for(b, b->compute);
 }
 
 static double set_attention(struct bench *b)
 {
-    const int64_t cols = ATTENTION_HEADS * HEAD;
+    const int64_t cols = attention_heads(b) * HEAD;
 
     b->arena_used = 0;
     for (int i = 0; i < 4; i++)
-        b->m[i] = operand(b, DTYPE_F32, ATTENTION_TOKENS, cols);
+        b->m[i] = operand(b, b->device->traits.activation, ATTENTION_TOKENS, cols);
     return 4.0 * ATTENTION_TOKENS * ATTENTION_TOKENS * (double)cols;
 }
 
@@ -148,8 +158,8 @@ static double set_conv(struct bench *b)
     const int64_t pixels = CONV_SIZE * CONV_SIZE;
 
     b->arena_used = 0;
-    b->m[0] = operand(b, DTYPE_F32, CONV_CHANNELS, pixels);
-    b->m[1] = operand(b, DTYPE_F32, CONV_CHANNELS, pixels);
+    b->m[0] = operand(b, b->device->traits.activation, CONV_CHANNELS, pixels);
+    b->m[1] = operand(b, b->device->traits.activation, CONV_CHANNELS, pixels);
     b->m[2] = operand(b, DTYPE_BF16, CONV_CHANNELS, CONV_CHANNELS * 9);
     b->conv = (struct conv){.height = CONV_SIZE,
         .width = CONV_SIZE,
@@ -181,10 +191,12 @@ static double set_others(struct bench *b)
 {
     b->arena_used = 0;
     for (int i = 0; i < 3; i++)
-        b->m[i] = operand(b, DTYPE_F32, OTHERS_TOKENS, WIDE);
+        b->m[i] = operand(b, b->device->traits.activation, OTHERS_TOKENS, WIDE);
     b->m[3] = operand(b, DTYPE_F32, 1, HIDDEN);
     b->m[4] = operand(b, DTYPE_F32, OTHERS_TOKENS, HEAD);
-    return sizeof(float) * (OTHERS_TOKENS * (5.0 * HIDDEN + 3.0 * WIDE + HEAD) + 2.0 * HIDDEN);
+    return (double)dtype_bytes(b->device->traits.activation, 1) * OTHERS_TOKENS *
+               (5.0 * HIDDEN + 3.0 * WIDE) +
+           sizeof(float) * (OTHERS_TOKENS * HEAD + 2.0 * HIDDEN);
 }
 
 /*
@@ -194,7 +206,7 @@ static double set_others(struct bench *b)
 static void measure_linear(struct bench *b, struct rates *rates)
 {
     const double few = set_linear(b, FEW_TOKENS), seconds = links_best(linear, b, 3 * SECONDS);
-    const double many = set_linear(b, TOKENS),
+    const double many = set_linear(b, many_tokens(b)),
                  longer = links_best(linear, b, 3 * SECONDS) - seconds;
     const double weights = (double)dtype_bytes(DTYPE_BF16, HIDDEN * (HIDDEN + WIDE));
 
@@ -223,7 +235,7 @@ static void measure_overlap(struct bench *b, struct rates *rates)
     double alone = INFINITY, beside = INFINITY;
     uint64_t begun = clock_ns();
 
-    (void)set_linear(b, TOKENS);
+    (void)set_linear(b, many_tokens(b));
     for (int round = 0; round < OVERLAP_ROUNDS; round++) {
         double bytes;
 

@@ -1,6 +1,7 @@
 /* Measuring what the device has no part in: the drive, and the wire's encoder and decoder. */
 #include "pipeline/links.h"
 
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/number.h"
@@ -193,13 +194,15 @@ fail:
 
 #define WIRE_ELEMENTS ((uint64_t)16 << 20)
 #define WIRE_PATTERN ((uint64_t)1 << 20) /* drawn once and repeated: drawing is slow */
-#define WIRE_TILES_AT_ONCE 256
 #define WIRE_SECONDS 0.4
 
 struct wire_bench {
     struct pool *pool;
-    uint16_t *weights, *payload, *unpacked;
+    uint16_t *weights, *payload;
     uint64_t bound, bytes; /* of the payload: at most, and as packed */
+    struct device *device;
+    struct stream *stream;
+    struct shoal_error error; /* status: the stream's first failure */
 };
 
 static void pack(void *arg)
@@ -209,20 +212,16 @@ static void pack(void *arg)
     b->bytes = wire_encode(b->pool, DTYPE_BF16, b->weights, WIRE_ELEMENTS, b->payload);
 }
 
-static void unpack_some(void *arg, int64_t index, int worker)
-{
-    struct wire_bench *b = arg;
-    uint64_t first = (uint64_t)index * WIRE_TILES_AT_ONCE;
-
-    (void)worker;
-    wire_decode(b->payload, first, WIRE_TILES_AT_ONCE, b->unpacked + first * WIRE_TILE);
-}
-
+/* The payload lies at the arena's begin, and the weights come after it. */
 static void unpack(void *arg)
 {
     struct wire_bench *b = arg;
+    const device_addr arena = b->device->arena;
+    struct matrix y = matrix_at(arena + b->bytes, DTYPE_BF16, 1, WIRE_ELEMENTS);
 
-    pool_run(b->pool, (int64_t)(WIRE_ELEMENTS / WIRE_TILE / WIRE_TILES_AT_ONCE), unpack_some, b);
+    b->device->ops->compute->unpack(b->stream, y, arena, b->bytes);
+    if (!b->error.status)
+        b->error.status = b->device->ops->stream_synchronize(b->stream, &b->error);
 }
 
 /* Weights as trained ones are spread. */
@@ -240,32 +239,52 @@ static enum shoal_status draw_weights(uint16_t *weights, struct shoal_error *err
     return SHOAL_OK;
 }
 
+/* The device unpacks what was packed; the weights are overwritten by what comes of it. */
+static enum shoal_status measure_unpack(
+    struct wire_bench *b, struct links_figures *figures, struct shoal_error *error)
+{
+    const struct device_ops *ops = b->device->ops;
+    const uint64_t bytes = WIRE_ELEMENTS * sizeof(uint16_t);
+    const uint64_t sum = checksum_of(b->weights, bytes);
+
+    TRY(ops->arena_reserve(b->device, b->bytes + bytes, error));
+    if (ops->arena_mark) ops->arena_mark(b->device, b->device->arena, b->bytes + bytes, true);
+    TRY(ops->stream_create(b->device, false, &b->stream, error));
+    ops->copy_in(b->stream, b->device->arena, b->payload, b->bytes);
+    figures->rates.unpack_bytes = (double)bytes / links_best(unpack, b, WIRE_SECONDS);
+    ops->copy_out(b->stream, b->weights, b->device->arena + b->bytes, bytes);
+    if (!b->error.status) b->error.status = ops->stream_synchronize(b->stream, &b->error);
+    if (b->error.status && error) *error = b->error;
+    if (b->error.status) return b->error.status;
+    if (checksum_of(b->weights, bytes) != sum)
+        FAIL(error, SHOAL_E_NUMERIC,
+            "the wire gave other bits than it got: this is a bug in shoal, please report it");
+    return SHOAL_OK;
+}
+
 enum shoal_status links_measure_wire(
-    int threads, struct links_figures *figures, struct shoal_error *error)
+    struct device *device, int threads, struct links_figures *figures, struct shoal_error *error)
 {
     const uint64_t bytes = WIRE_ELEMENTS * sizeof(uint16_t);
-    struct wire_bench b = {.bound = wire_bound(DTYPE_BF16, WIRE_ELEMENTS)};
+    struct wire_bench b = {.bound = wire_bound(DTYPE_BF16, WIRE_ELEMENTS), .device = device};
     enum shoal_status status = SHOAL_OK;
 
     b.weights = pages_alloc(bytes);
-    b.unpacked = pages_alloc(bytes);
     b.payload = pages_alloc(b.bound);
-    if (!b.weights || !b.unpacked || !b.payload) {
+    if (!b.weights || !b.payload) {
         status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
         goto fail;
     }
     TRY_OR_FAIL(pool_create(&b.pool, threads, error));
     TRY_OR_FAIL(draw_weights(b.weights, error));
     figures->rates.pack_bytes = (double)bytes / links_best(pack, &b, WIRE_SECONDS);
-    figures->rates.unpack_bytes = (double)bytes / links_best(unpack, &b, WIRE_SECONDS);
     figures->packed_part = (double)b.bytes / (double)bytes;
-    if (memcmp(b.weights, b.unpacked, bytes) != 0)
-        status = error_set(error, SHOAL_E_NUMERIC, __FILE__, __LINE__,
-            "the wire gave other bits than it got: this is a bug in shoal, please report it");
+    status = measure_unpack(&b, figures, error);
 fail:
+    if (b.stream) device->ops->stream_destroy(&b.stream);
+    if (device->arena_bytes) device->ops->arena_release(device);
     pool_destroy(&b.pool);
     pages_free(b.payload, b.bound);
-    pages_free(b.unpacked, bytes);
     pages_free(b.weights, bytes);
     return status;
 }

@@ -6,30 +6,47 @@
 #include "base/thread.h"
 #include "base/trace.h"
 #include "device/cpu/cpu.h"
+#include "device/cuda/cuda.h"
 #include "memory/cargo.h"
 #include "pipeline/links.h"
 
 #include <string.h>
 
-enum shoal_status plan_rates(
-    const struct shoal_request *request, struct rates *rates, struct shoal_error *error)
+static enum shoal_status rates_elsewhere(
+    const char *on, struct rates *rates, struct shoal_error *error)
+{
+    if (strchr(on, '/') || strchr(on, '.')) return rates_read(on, rates, error);
+    return rates_of_card(on, rates, error);
+}
+
+static enum shoal_status rates_here(const struct shoal_request *request,
+    const struct target *target, struct rates *rates, struct shoal_error *error)
 {
     char *path = NULL;
     enum shoal_status status = SHOAL_OK;
 
-    if (request->on) {
-        if (strchr(request->on, '/') || strchr(request->on, '.'))
-            return rates_read(request->on, rates, error);
-        return rates_of_card(request->on, rates, error);
-    }
     if (request->rates_path) return rates_read(request->rates_path, rates, error);
     /* Nowhere to keep rates is no reason not to plan. */
-    if (links_rates_path(&path, NULL) == SHOAL_OK && file_kind(path) == FILE_REGULAR)
+    if (links_rates_path(target->name, &path, NULL) == SHOAL_OK && file_kind(path) == FILE_REGULAR)
         status = rates_read(path, rates, error);
+    else if (target->device)
+        rates_guess_card(rates, cuda_info(target->device).name);
     else
         rates_guess(rates, request->threads ? request->threads : thread_cores());
     mem_free(path);
     return status;
+}
+
+enum shoal_status plan_target(const struct shoal_request *request, struct target *target,
+    struct rates *rates, struct shoal_error *error)
+{
+    if (request->on) {
+        TRY(rates_elsewhere(request->on, rates, error));
+        target_elsewhere(target, rates);
+        return SHOAL_OK;
+    }
+    TRY(target_open(target, request->device, error));
+    return rates_here(request, target, rates, error);
 }
 
 /*
@@ -92,13 +109,16 @@ static uint64_t moving_bytes(const struct job *job)
     return CHUNK_BYTES * most + (job->request.trace ? SPAN_BYTES * spans : 0);
 }
 
-uint64_t plan_process_bytes(const struct job *job)
+uint64_t plan_process_bytes(const struct job *job, const struct target *target)
 {
     const struct shoal_model *model = job->model;
     int threads = job->request.threads ? job->request.threads : thread_cores();
-    uint64_t bytes = PROGRAM_BYTES + TOKEN_BYTES * (uint64_t)tokenizer_vocab(model->tokenizer);
+    uint64_t bytes = PROGRAM_BYTES + target->host_bytes +
+                     TOKEN_BYTES * (uint64_t)tokenizer_vocab(model->tokenizer);
 
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
         bytes += checkpoint_bytes(model->checkpoints[kind]);
-    return bytes + (uint64_t)threads * CPU_WORKER_BYTES + result_bytes(job) + moving_bytes(job);
+    /* A card computes without workers. */
+    if (!target->device) bytes += (uint64_t)threads * CPU_WORKER_BYTES;
+    return bytes + result_bytes(job) + moving_bytes(job);
 }

@@ -3,7 +3,6 @@
 
 #include "base/memory.h"
 #include "device/count/count.h"
-#include "device/cpu/cpu.h"
 #include "memory/cargo.h"
 
 #include <string.h>
@@ -112,7 +111,7 @@ static void counts_fini(struct phase_count counts[SHOAL_PHASES])
 }
 
 /* Runs the job on the counting device with so many lanes to a walk. */
-static enum shoal_status count_job(const struct job *job, int32_t lanes,
+static enum shoal_status count_job(const struct shoal_plan *plan, int32_t lanes,
     struct phase_count counts[SHOAL_PHASES], struct shoal_error *error)
 {
     struct count_stage c = {.stage = {.lanes = lanes,
@@ -122,7 +121,7 @@ static enum shoal_status count_job(const struct job *job, int32_t lanes,
                                 .globals = count_globals,
                                 .acquire = count_acquire,
                                 .release = count_release},
-        .job = job,
+        .job = &plan->job,
         .counts = counts};
     struct job_output output = {0};
     struct device *device = NULL;
@@ -130,12 +129,12 @@ static enum shoal_status count_job(const struct job *job, int32_t lanes,
     struct region *scratch = NULL;
     enum shoal_status status;
 
-    TRY(count_create(&device, CPU_TRAITS, error));
+    TRY(count_create(&device, plan->target.traits, error));
     TRY_OR_FAIL(device->ops->arena_reserve(device, 1u << 20, error));
     TRY_OR_FAIL(device->ops->stream_create(device, false, &stream, error));
     TRY_OR_FAIL(region_create(&scratch, 1ull << 60, error));
     exec_init(&c.stage.exec, device, stream, scratch, 1ull << 61);
-    status = job_run(job, &c.stage, &output, error);
+    status = job_run(&plan->job, &c.stage, &output, error);
 fail:
     region_destroy(&scratch);
     if (stream) device->ops->stream_destroy(&stream);
@@ -215,6 +214,7 @@ static enum shoal_status solve(const struct shoal_plan *plan, int32_t lanes,
         .vram_bytes = job->request.vram_bytes,
         .ram_bytes = job->request.ram_bytes,
         .process_bytes = plan->process_bytes,
+        .context_bytes = plan->target.context_bytes,
         .resident_blocks = job->request.resident_blocks,
         .prefetch_slots = job->request.prefetch_slots,
         .buffer = job->request.buffer,
@@ -291,7 +291,7 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
     for (;; lanes = (lanes + 1) / 2) {
         struct phase_count counts[SHOAL_PHASES] = {0};
         struct plan_solution s = {0};
-        enum shoal_status status = count_job(&plan->job, lanes, counts, error);
+        enum shoal_status status = count_job(plan, lanes, counts, error);
 
         if (!status) status = solve(plan, lanes, counts, &s, error);
         if (status) {
@@ -327,11 +327,15 @@ enum shoal_status shoal_plan_create(const struct shoal_model *model,
     *plan = NULL;
     if (!p) FAIL_MEMORY(error);
     TRY_OR_FAIL(job_init(&p->job, model, request, error));
-    TRY_OR_FAIL(plan_rates(request, &p->rates, error));
-    p->elsewhere = request->on != NULL;
-    if (p->elsewhere && p->job.request.vram_bytes == SHOAL_UNLIMITED && p->rates.vram_bytes)
-        p->job.request.vram_bytes = p->rates.vram_bytes - p->rates.context_bytes;
-    p->process_bytes = plan_process_bytes(&p->job);
+    TRY_OR_FAIL(plan_target(request, &p->target, &p->rates, error));
+    if (p->job.request.vram_bytes == SHOAL_UNLIMITED && p->target.vram_bytes != SHOAL_UNLIMITED) {
+        p->job.request.vram_bytes = p->target.vram_bytes;
+        p->whole_card = true;
+    } else if (p->target.device && p->job.request.vram_bytes > p->target.vram_bytes) {
+        p->job.request.vram_bytes = p->target.vram_bytes;
+        p->capped = true;
+    }
+    p->process_bytes = plan_process_bytes(&p->job, &p->target);
     TRY_OR_FAIL(choose_lanes(p, error));
     TRY_OR_FAIL(ask_for_more(p, error));
     TRY_OR_FAIL(plan_explain(p, error));
@@ -350,6 +354,7 @@ void shoal_plan_destroy(struct shoal_plan **plan)
     planner_release(&p->solution);
     counts_fini(p->counts);
     job_fini(&p->job);
+    target_close(&p->target);
     mem_free(p->text);
     mem_free(p->refusal);
     mem_free(p->json);

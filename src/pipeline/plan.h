@@ -3,6 +3,7 @@
 #define PIPELINE_PLAN_H
 
 #include "pipeline/job.h"
+#include "pipeline/target.h"
 #include "plan/planner.h"
 #include "plan/rates.h"
 
@@ -19,7 +20,9 @@ struct shoal_plan {
     int32_t lanes; /* that share a walk */
     struct phase_count counts[SHOAL_PHASES];
     struct rates rates;
-    bool elsewhere;                             /* for another machine than this */
+    struct target target;
+    bool whole_card; /* no --vram was given: all that the target has is allowed */
+    bool capped;     /* more was given than the card has free */
     double more_vram_seconds, more_ram_seconds; /* of the steps with 1 GiB more; 0: no matter */
     uint64_t process_bytes;                     /* host memory for everything but weights */
     struct plan_solution solution;
@@ -29,13 +32,13 @@ struct shoal_plan {
     char *refusal; /* why it must not run, in a sentence; NULL: it may */
 };
 
-/* The rates that a request's plans go by: of another machine, of a file, as measured, or guessed.
- */
-enum shoal_status plan_rates(const struct shoal_request *request, struct rates *rates,
-    struct shoal_error *error) SHOAL_CHECKED;
+/* The device that a request is for, and the rates that its plans go by: of another machine, of a
+ * file, as measured, or guessed. */
+enum shoal_status plan_target(const struct shoal_request *request, struct target *target,
+    struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
 
 /* Host memory that the job takes beside its weights. */
-uint64_t plan_process_bytes(const struct job *job);
+uint64_t plan_process_bytes(const struct job *job, const struct target *target);
 
 /* Fills the plan's texts. */
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error) SHOAL_CHECKED;

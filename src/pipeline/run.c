@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "device/cpu/cpu.h"
+#include "device/cuda/cuda.h"
 #include "media/pixels.h"
 #include "models/vae/klvae.h"
 #include "stream/streamer.h"
@@ -272,7 +273,7 @@ static enum shoal_status run_on(struct real_stage *r, struct device *device,
     struct stream *compute = NULL;
     enum shoal_status status;
 
-    TRY(arena_open(&r->arena, device, r->plan->solution.peak_bytes, error));
+    TRY(arena_open(&r->arena, device, r->plan->solution.arena_bytes, error));
     TRY_OR_FAIL(device->ops->stream_create(device, false, &compute, error));
     exec_init(&r->stage.exec, device, compute, r->arena.scratch, arena_top(&r->arena));
     output.output.image = mem_calloc(result->pixel_bytes, sizeof *output.output.image);
@@ -281,7 +282,8 @@ static enum shoal_status run_on(struct real_stage *r, struct device *device,
         goto fail;
     }
     status = job_run(job, &r->stage, &output.output, error);
-    r->report.peak_vram_bytes = arena_peak(&r->arena);
+    r->report.peak_vram_bytes = arena_peak(&r->arena) + r->plan->target.context_bytes;
+    if (r->plan->target.device) r->report.driver_vram_bytes = cuda_process_bytes(device);
 fail:
     streamer_destroy(&r->streamer);
     if (compute) device->ops->stream_destroy(&compute);
@@ -331,10 +333,12 @@ enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_ca
     enum shoal_status status;
 
     *result = NULL;
-    if (plan->elsewhere)
+    if (plan->target.elsewhere)
         FAIL(error, SHOAL_E_INVALID, "the plan is for another machine (%s): it cannot run here",
             plan->rates.name);
     if (plan->refusal) FAIL(error, SHOAL_E_BUDGET, "%s", plan->refusal);
+    if (plan->target.device)
+        return run_on_device(plan, plan->target.device, callbacks, result, error);
     TRY(cpu_create(&device, CPU_KERNELS_FAST, plan->job.request.threads, error));
     status = run_on_device(plan, device, callbacks, result, error);
     device_destroy(&device);

@@ -17,6 +17,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #define GIB (1024.0 * 1024 * 1024)
@@ -99,4 +100,29 @@ enum shoal_status rates_of_card(const char *name, struct rates *rates, struct sh
                        name, known.data);
     mem_free(known.data);
     return status;
+}
+
+/* "NVIDIA GeForce RTX 4060 Ti" names an rtx4060, "NVIDIA L40S" no l4. */
+static bool names(const char *card_name, const char *name)
+{
+    char plain[64];
+    size_t length = 0;
+    const char *found;
+
+    for (const char *c = card_name; *c && length + 1 < sizeof plain; c++)
+        if (isalnum((unsigned char)*c)) plain[length++] = (char)tolower((unsigned char)*c);
+    plain[length] = 0;
+    found = strstr(plain, name);
+    return found && !isdigit((unsigned char)found[strlen(name)]);
+}
+
+void rates_guess_card(struct rates *rates, const char *card_name)
+{
+    const struct card *nearest = &cards[0];
+
+    for (size_t i = 0; i < CARDS; i++)
+        if (names(card_name, cards[i].name)) nearest = &cards[i];
+    card_rates(nearest, rates);
+    rates->origin = RATES_GUESSED;
+    strcpy(rates->name, "this machine");
 }

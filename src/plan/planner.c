@@ -47,6 +47,7 @@ struct search {
     struct plan_phase *phase;  /* the layout being tried */
     struct choice least, most; /* what the options allow */
     uint64_t host_bytes;       /* of the RAM budget, for weights */
+    uint64_t device_bytes;     /* of the device budget, for the arena */
 
     struct choice at;
     struct waiting waiting;    /* of phase */
@@ -332,7 +333,7 @@ static void try_rings(struct search *s)
 {
     for (s->at.slots = s->least.slots; s->at.slots <= s->most.slots; s->at.slots++) {
         lay_ring(s);
-        if (s->phase->peak_bytes > s->limits->vram_bytes || !worth_trying(s)) return;
+        if (s->phase->peak_bytes > s->device_bytes || !worth_trying(s)) return;
         try_layout(s);
         if (!s->phase->slots) return;
     }
@@ -367,7 +368,7 @@ static void try_residents(struct search *s)
 
         s->at.slots = s->least.slots;
         s->at.staging = 0;
-        if (!lay_out(s) || s->phase->peak_bytes > s->limits->vram_bytes) continue;
+        if (!lay_out(s) || s->phase->peak_bytes > s->device_bytes) continue;
         s->phase->disk_bytes = 0; /* at best */
         if (!worth_trying(s)) continue;
         try_stagings(s);
@@ -399,7 +400,7 @@ static void find_least(struct search *s)
 
             if (!lay_out(s)) continue;
             host = least_host(s);
-            if (out->peak_bytes <= s->limits->vram_bytes) {
+            if (out->peak_bytes <= s->device_bytes) {
                 if (host < out->least_ram_bytes) s->best = s->at;
                 out->least_ram_bytes = min_u64(out->least_ram_bytes, host);
             }
@@ -410,13 +411,25 @@ static void find_least(struct search *s)
         }
 }
 
+/* What a fixed part leaves of a budget. */
+static uint64_t beside(uint64_t budget, uint64_t part)
+{
+    return budget == SHOAL_UNLIMITED ? budget : budget > part ? budget - part : 0;
+}
+
+/* A need and the fixed part. */
+static uint64_t with(uint64_t need, uint64_t part)
+{
+    return need < SHOAL_UNLIMITED - part ? need + part : SHOAL_UNLIMITED;
+}
+
 static void solve_phase(
     const struct plan_input *in, const struct plan_limits *limits, struct plan_phase *out)
 {
     struct search s = {.in = in, .limits = limits, .phase = out};
 
-    if (limits->ram_bytes > limits->process_bytes)
-        s.host_bytes = limits->ram_bytes - limits->process_bytes;
+    s.host_bytes = beside(limits->ram_bytes, limits->process_bytes);
+    s.device_bytes = beside(limits->vram_bytes, limits->context_bytes);
     choices_init(&s);
     find_least(&s);
     s.best_seconds = s.worth_seconds = INFINITY;
@@ -458,22 +471,22 @@ static enum shoal_status check_limits(
 static void add_phase(struct plan_solution *solution, const struct plan_input *in,
     const struct plan_limits *limits, const struct plan_phase *phase)
 {
-    const uint64_t process = limits->process_bytes;
-    uint64_t least_ram = SHOAL_UNLIMITED;
+    const uint64_t least = with(phase->least_bytes, limits->context_bytes);
+    const uint64_t least_ram = with(phase->least_ram_bytes, limits->process_bytes);
 
-    if (phase->least_ram_bytes < SHOAL_UNLIMITED - process)
-        least_ram = phase->least_ram_bytes + process;
-    if (phase->least_bytes > limits->vram_bytes || phase->least_bytes == SHOAL_UNLIMITED) {
+    if (least > limits->vram_bytes || least == SHOAL_UNLIMITED) {
         solution->fits = false;
         if (limits->wire == SHOAL_WIRE_RAW && in->source == PLAN_SOURCE_PACKED)
             solution->needs_packed = true;
     } else if (least_ram > limits->ram_bytes) {
         solution->fits = solution->fits_ram = false;
     }
-    solution->peak_bytes = max_u64(solution->peak_bytes, phase->peak_bytes);
-    solution->ram_bytes = max_u64(solution->ram_bytes, phase->ram_bytes + process);
-    solution->least_bytes = max_u64(solution->least_bytes, phase->least_bytes);
-    solution->full_bytes = max_u64(solution->full_bytes, phase->full_bytes);
+    solution->arena_bytes = max_u64(solution->arena_bytes, phase->peak_bytes);
+    solution->peak_bytes = solution->arena_bytes + limits->context_bytes;
+    solution->ram_bytes = max_u64(solution->ram_bytes, phase->ram_bytes + limits->process_bytes);
+    solution->least_bytes = max_u64(solution->least_bytes, least);
+    solution->full_bytes =
+        max_u64(solution->full_bytes, with(phase->full_bytes, limits->context_bytes));
     solution->least_ram_bytes = max_u64(solution->least_ram_bytes, least_ram);
     solution->seconds += phase->seconds;
 }

@@ -60,6 +60,7 @@ struct plan_input {
 struct plan_limits {
     uint64_t vram_bytes, ram_bytes; /* SHOAL_UNLIMITED */
     uint64_t process_bytes;         /* host memory beside the weights: charged to ram_bytes */
+    uint64_t context_bytes;         /* device memory beside the arena: charged to vram_bytes */
     int32_t resident_blocks;        /* SHOAL_AUTO */
     int32_t prefetch_slots;         /* 2..6, SHOAL_AUTO */
     enum shoal_buffer buffer;
@@ -117,7 +118,8 @@ struct plan_solution {
     /* It does not fit because wire raw was asked for: the files hold packed weights, which cannot
      * stream raw. */
     bool needs_packed;
-    uint64_t peak_bytes;      /* of the arena: the highest phase */
+    uint64_t arena_bytes;     /* the highest phase */
+    uint64_t peak_bytes;      /* on the device: the arena and what is beside it */
     uint64_t ram_bytes;       /* of the process: the highest phase, and what is beside it */
     uint64_t least_bytes;     /* the least device budget that works; SHOAL_UNLIMITED if none does */
     uint64_t full_bytes;      /* with which nothing streams and nothing is unpacked */

@@ -45,7 +45,7 @@ class Result:
 def environment(**changes):
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "SHOAL_MODELS")}
     # Rates that somebody measured here must not change what the tests see.
-    env.update({"TERM": "xterm", "XDG_CACHE_HOME": "/nonexistent", **changes})
+    env.update({"TERM": "xterm", "XDG_CACHE_HOME": "/nonexistent", "SHOAL_DEVICE": "cpu", **changes})
     return env
 
 

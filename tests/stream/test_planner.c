@@ -123,6 +123,32 @@ static void test_one_byte_short(void **state)
     planner_release(&s);
 }
 
+/* What the driver takes of the budget shifts every figure and changes no choice. */
+static void test_context(void **state)
+{
+    struct plan_limits limits = unlimited();
+    struct plan_solution without, with;
+
+    (void)state;
+    limits.vram_bytes = 700 * MIB;
+    without = solve(limits);
+    limits.context_bytes = 500 * MIB;
+    limits.vram_bytes += limits.context_bytes;
+    with = solve(limits);
+    assert_true(with.fits);
+    assert_int_equal(with.arena_bytes, without.arena_bytes);
+    assert_int_equal(with.peak_bytes, without.peak_bytes + 500 * MIB);
+    assert_int_equal(with.least_bytes, without.least_bytes + 500 * MIB);
+    assert_int_equal(with.full_bytes, without.full_bytes + 500 * MIB);
+    planner_release(&without);
+    planner_release(&with);
+    limits.vram_bytes = 400 * MIB; /* not even the context */
+    with = solve(limits);
+    assert_false(with.fits);
+    assert_int_equal(with.least_bytes, 830 * MIB);
+    planner_release(&with);
+}
+
 static void test_residents_are_spread(void **state)
 {
     struct plan_limits limits = unlimited();
@@ -666,6 +692,7 @@ int main(void)
         cmocka_unit_test(test_unlimited),
         cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_one_byte_short),
+        cmocka_unit_test(test_context),
         cmocka_unit_test(test_residents_are_spread),
         cmocka_unit_test(test_slots_and_buffers),
         cmocka_unit_test(test_uneven_blocks),

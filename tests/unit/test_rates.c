@@ -71,6 +71,26 @@ static void test_cards(void **state)
         assert_non_null(strstr(error.text, cards[i].name));
 }
 
+static void test_guessed_cards(void **state)
+{
+    static const char *const cards[][2] = {{"NVIDIA GeForce RTX 4060 Laptop GPU", "rtx4060"},
+        {"NVIDIA GeForce RTX 5090", "rtx5090"}, {"NVIDIA H200", "h200"}, {"NVIDIA L4", "l4"},
+        {"NVIDIA L40S", "rtx3060"}, {"Quadro T2000", "rtx3060"}};
+    struct shoal_error error = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
+        struct rates guessed, published;
+
+        rates_guess_card(&guessed, cards[i][0]);
+        assert_ok(rates_of_card(cards[i][1], &published, &error));
+        assert_int_equal(guessed.origin, RATES_GUESSED);
+        assert_string_equal(guessed.name, "this machine");
+        assert_true(guessed.flops[WORK_LINEAR] == published.flops[WORK_LINEAR]);
+        assert_true(guessed.link_bytes == published.link_bytes);
+    }
+}
+
 /* Every rate survives to the bit. */
 static void test_round_trip(void **state)
 {
@@ -238,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_seconds),
         cmocka_unit_test(test_guess),
         cmocka_unit_test(test_cards),
+        cmocka_unit_test(test_guessed_cards),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_members),
         cmocka_unit_test(test_hostile_members),

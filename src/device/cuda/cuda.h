@@ -8,7 +8,7 @@
 #include "device/device.h"
 
 /* What a plan for a card counts with. Cards before sm_80 have no BF16: F16 there. */
-#define CUDA_CHUNK_ROWS 4096
+#define CUDA_TRAITS ((struct device_traits){.activation = DTYPE_BF16, .chunk_rows = 4096})
 
 /*
  * Opens card `ordinal`: context, kernels, libraries. SHOAL_E_DEVICE says what is missing: no
@@ -23,6 +23,7 @@ struct cuda_info {
     uint64_t card_bytes;     /* the card's memory, in all */
     uint64_t free_bytes;     /* when the device was opened, before it took any */
     uint64_t overhead_bytes; /* that the process takes on the card beside the arena */
+    uint64_t host_bytes;     /* that the driver and libraries take of the process's memory */
     const char *multiplies;  /* "cuBLASLt 13.0" or "own kernels" */
 };
 struct cuda_info cuda_info(const struct device *device);

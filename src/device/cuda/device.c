@@ -193,10 +193,8 @@ static enum shoal_status find_card(
     memcpy(cuda->name, card.name, sizeof cuda->name);
     cuda->sm = card.sm;
     cuda->card_bytes = card.bytes;
-    cuda->base.traits = (struct device_traits){
-        .activation = card.sm >= 80 ? DTYPE_BF16 : DTYPE_F16,
-        .chunk_rows = CUDA_CHUNK_ROWS,
-    };
+    cuda->base.traits = CUDA_TRAITS;
+    if (card.sm < 80) cuda->base.traits.activation = DTYPE_F16;
     result = driver->device_attribute(
         &cuda->processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda->handle);
     if (!result)

@@ -130,7 +130,8 @@ SHOAL_API void shoal_text_free(char **text);
 
 enum shoal_buffer {
     SHOAL_BUFFER_AUTO,   /* the plan decides */
-    SHOAL_BUFFER_SINGLE, /* one slot: a block is fetched after the one before has run */
+    SHOAL_BUFFER_SINGLE, /* one slot: a block is fetched after the one before has run, or if that
+                            crossed packed, has been unpacked */
     SHOAL_BUFFER_DOUBLE, /* two slots or more: the next block is fetched while one runs */
 };
 

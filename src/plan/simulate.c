@@ -23,8 +23,9 @@ struct simulation {
     double disk, packer, link, compute;
 
     struct ring ring;
-    uint64_t streamed;               /* visits placed in it */
-    double released[RING_MAX_SPANS]; /* of streamed visit v at v % RING_MAX_SPANS */
+    uint64_t streamed; /* visits placed in it */
+    /* Of streamed visit v at v % RING_MAX_SPANS: when its bytes may be overwritten. */
+    double released[RING_MAX_SPANS];
 
     double staging_bytes, staged_bytes; /* its size; all that ever went through */
     struct copy copies[COPIES_KEPT];    /* a queue */
@@ -145,7 +146,8 @@ static void visit(struct simulation *s, int32_t index, bool first, double tax)
     const struct plan_placement at = s->phase->blocks[index];
     const bool packs = at.packed && s->in->source == PLAN_SOURCE_RAW;
     struct transfer t = {.copy_bytes = (double)simulate_form(block, at)->bytes};
-    double ready = 0, seconds = block->compute_seconds;
+    const bool once = first && s->in->source == PLAN_SOURCE_PACKED && block->packed.bytes;
+    double ready = 0, unpacked;
 
     if (!at.resident) {
         uint64_t offset, retired[RING_MAX_SPANS];
@@ -166,10 +168,11 @@ static void visit(struct simulation *s, int32_t index, bool first, double tax)
         t.staged = true;
     }
     if (first || !at.resident) ready = transfer(s, &t);
-    if (at.packed || (first && s->in->source == PLAN_SOURCE_PACKED && block->packed.bytes))
-        seconds += (double)block->unpacked_bytes / s->rates->unpack_bytes;
-    s->compute = fmax(s->compute, ready) + seconds * tax;
-    if (!at.resident) s->released[s->streamed++ % RING_MAX_SPANS] = s->compute;
+    unpacked = fmax(s->compute, ready);
+    if (at.packed || once) unpacked += tax * (double)block->unpacked_bytes / s->rates->unpack_bytes;
+    s->compute = unpacked + tax * block->compute_seconds;
+    if (!at.resident)
+        s->released[s->streamed++ % RING_MAX_SPANS] = at.packed ? unpacked : s->compute;
 }
 
 static double walk(struct simulation *s, bool first, double tax)

@@ -11,14 +11,14 @@
 #include <assert.h>
 #include <string.h>
 
-/* Visits between the copy's start and the block's release; residents take no ring, so it is these
+/* Visits between the copy's start and the visit's end; residents take no ring, so it is these
  * that bound how far the first walk's copies run ahead. */
 #define MAX_VISITS 64
 
 /* Of visit v at v % MAX_VISITS. */
 struct visit {
-    struct event *ready, *freed;
-    device_addr span; /* where its bytes go */
+    struct event *ready, *freed; /* its bytes are there; copies may overwrite them */
+    device_addr span;            /* where its bytes go */
 };
 
 struct streamer {
@@ -40,9 +40,9 @@ struct streamer {
     /* Guarded by the intake's mutex. */
     struct visit recent[MAX_VISITS];
     struct timeline copies;
-    uint64_t given; /* visits whose copies were given to the copy stream */
-    int32_t chunks; /* and of the next visit, so many chunks; -1: it has no place yet */
-    uint64_t released;
+    uint64_t given;    /* visits whose copies were given to the copy stream */
+    int32_t chunks;    /* and of the next visit, so many chunks; -1: it has no place yet */
+    uint64_t released; /* visits that have ended */
     uint64_t copied_bytes, settled_bytes;
 };
 
@@ -56,7 +56,8 @@ static struct visit *visit_at(struct streamer *s, uint64_t visit)
     return &s->recent[visit % MAX_VISITS];
 }
 
-/* Whether it crosses the ring: streamed ones, and what is unpacked into its own place. */
+/* Whether it crosses the ring: streamed ones, and what is unpacked into its own place. Packed ones
+ * are there until they have been unpacked, others until they have been used. */
 static bool crosses_ring(const struct streamer *s, int32_t position)
 {
     bool stays_packed = position < s->visits.block_count && s->places[position].packed;
@@ -188,8 +189,8 @@ static enum shoal_status await_given(struct streamer *s, uint64_t visit, struct 
     return SHOAL_OK;
 }
 
-/* Where weight `w` of a packed block lies whole and as it is in its span: only if it has one part,
- * and that is not packed. Otherwise NULL. */
+/* Where weight `w` of a packed resident lies whole and as it is in its span: only if it has one
+ * part, and that is not packed. Otherwise NULL. */
 static const struct cargo_part *plain_part(const struct cargo *cargo, int32_t w)
 {
     for (int32_t i = 0; i < cargo->part_count; i++)
@@ -199,7 +200,8 @@ static const struct cargo_part *plain_part(const struct cargo *cargo, int32_t w)
     return NULL;
 }
 
-/* Unpacks a block's span to `to`, all of it or only what cannot be used where it lies. */
+/* Unpacks a block's span to `to`: all of it, so that its bytes can be taken again, or only what
+ * cannot be used where it lies. */
 static void unpack(
     struct streamer *s, const struct cargo *cargo, device_addr span, device_addr to, bool all)
 {
@@ -209,13 +211,16 @@ static void unpack(
     for (int32_t i = 0; i < cargo->part_count; i++) {
         const struct cargo_part *part = &cargo->parts[i];
         const struct checkpoint_tensor *tensor = part->tensor;
-        struct matrix values = matrix_at(to + part->values_offset, tensor->dtype, 1, 0);
+        device_addr values = to + part->values_offset;
 
-        values.cols = values.stride = (int64_t)tensor->bytes / dtype_bytes(tensor->dtype, 1);
-        if (tensor->packed)
-            ops->compute->unpack(s->setup.compute, values, span + part->offset, part->bytes);
-        else if (all || !plain_part(cargo, part->weight))
-            ops->copy_within(s->setup.compute, values.addr, span + part->offset, part->bytes);
+        if (tensor->packed) {
+            int64_t count = (int64_t)tensor->bytes / dtype_bytes(tensor->dtype, 1);
+
+            ops->compute->unpack(s->setup.compute, matrix_at(values, tensor->dtype, 1, count),
+                span + part->offset, part->bytes);
+        } else if (all || !plain_part(cargo, part->weight)) {
+            ops->copy_within(s->setup.compute, values, span + part->offset, part->bytes);
+        }
     }
     timeline_end(&s->unpacks, s->setup.compute);
 }
@@ -241,16 +246,29 @@ static void prepare(
 
     if (!cargo->packed) {
         block_bind(cargo->block, span, weights);
-    } else if (own && crosses_ring(s, position)) {
-        if (first) unpack(s, cargo, span, own, true);
-        block_bind(cargo->block, own, weights);
+    } else if (crosses_ring(s, position)) {
+        device_addr to = own ? own : s->unpack_addr;
+
+        if (first) unpack(s, cargo, span, to, true);
+        block_bind(cargo->block, to, weights);
     } else {
         unpack(s, cargo, span, s->unpack_addr, false);
         bind_unpacked(cargo, span, s->unpack_addr, weights);
     }
 }
 
-/* The next visit is this block's. */
+/* What crossed is needed no more: copies may take its bytes. */
+static void end_visit(struct streamer *s)
+{
+    ops_of(s)->event_record(s->setup.compute, visit_at(s, s->released)->freed);
+    mutex_lock(&s->intake.mutex);
+    s->released++;
+    ship(s);
+    intake_kick(&s->intake);
+    mutex_unlock(&s->intake.mutex);
+}
+
+/* The next visit is this block's. It ends here if the block has been unpacked, else at release. */
 static enum shoal_status begin_visit(
     struct streamer *s, int32_t position, struct matrix *weights, struct shoal_error *error)
 {
@@ -264,17 +282,8 @@ static enum shoal_status begin_visit(
     ops_of(s)->event_wait(s->setup.compute, visit->ready);
     trace_add(s->setup.trace, TRACE_WAIT, name, start, clock_ns(), 0);
     prepare(s, position, visit->span, true, weights);
+    if (s->cargos[position].packed && crosses_ring(s, position)) end_visit(s);
     return SHOAL_OK;
-}
-
-static void end_visit(struct streamer *s)
-{
-    ops_of(s)->event_record(s->setup.compute, visit_at(s, s->released)->freed);
-    mutex_lock(&s->intake.mutex);
-    s->released++;
-    ship(s);
-    intake_kick(&s->intake);
-    mutex_unlock(&s->intake.mutex);
 }
 
 /* Whether it has been brought to its own place. */

@@ -5,8 +5,8 @@
  * memory; from there a copy stream takes them to the device, ahead of the compute stream as far as
  * the weight ring's bytes allow: residents to a place of their own, once, the others through the
  * ring. Copy and compute are ordered by events only; the host waits for nothing but the drive. A
- * copy waits for the events of the blocks whose bytes it takes, all of which come earlier in the
- * order, so the ring cannot deadlock.
+ * copy waits until the blocks whose bytes it takes have been used, or if they are packed, unpacked:
+ * all of them come earlier in the order, so the ring cannot deadlock.
  *
  * The first walk does not wait for the load: it is the load.
  */

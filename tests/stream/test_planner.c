@@ -423,6 +423,28 @@ static void test_packed_file(void **state)
     planner_release(&s);
 }
 
+/* Packed, one slot is enough for the next block's copy to go on beside the arithmetic. */
+static void test_packed_in_one_slot(void **state)
+{
+    struct plan_model m = {.rates = rates};
+    struct plan_limits limits = unlimited();
+
+    (void)state;
+    limits.resident_blocks = 0;
+    for (int packed = 0; packed < 2; packed++) {
+        struct plan_solution s;
+        struct plan_phase p;
+
+        model_uniform(&m, 10, 100000000, packed * 0.7, 1e8 / rates.link_bytes);
+        m.in.walks = 8;
+        m.in.source = packed ? PLAN_SOURCE_PACKED : PLAN_SOURCE_RAW;
+        p = solve_one(&m, limits, &s);
+        assert_true(s.fits && p.packed_count == (packed ? 10 : 0));
+        assert_true(packed ? p.slots == 1 : p.slots > 1);
+        planner_release(&s);
+    }
+}
+
 /* What we pack ourselves is not on disk: it waits in RAM, or stays raw. */
 static void test_packed_by_us(void **state)
 {
@@ -702,6 +724,7 @@ int main(void)
         cmocka_unit_test(test_packed_residents),
         cmocka_unit_test(test_wire_choice),
         cmocka_unit_test(test_packed_file),
+        cmocka_unit_test(test_packed_in_one_slot),
         cmocka_unit_test(test_packed_by_us),
         cmocka_unit_test(test_refusals_are_exact),
         cmocka_unit_test(test_more_is_not_slower),

@@ -78,7 +78,7 @@ static void follow(const struct plan_model *m, const struct plan_phase *p, int w
             bool once = !w && m->in.source == PLAN_SOURCE_PACKED && b->packed.bytes;
             uint64_t read =
                 w ? at.disk ? form->host_bytes : 0 : simulate_first_read(b, m->in.source, at);
-            double room = 0, ready = 0;
+            double room = 0, ready = 0, unpacked;
 
             if (!at.resident) {
                 uint64_t offset, retired[RING_MAX_SPANS];
@@ -90,11 +90,11 @@ static void follow(const struct plan_model *m, const struct plan_phase *p, int w
             if (!w || !at.resident)
                 ready = chunks_move(&c, r, read, form->bytes, (at.resident || at.disk) && !packs,
                     packs && !w ? b->raw.bytes : 0, room);
-            compute =
-                fmax(compute, ready) +
-                tax * (b->compute_seconds +
-                          (at.packed || once ? (double)b->unpacked_bytes / r->unpack_bytes : 0));
-            if (!at.resident) released[streamed++ % RING_MAX_SPANS] = compute;
+            unpacked = fmax(compute, ready);
+            if (at.packed || once) unpacked += tax * (double)b->unpacked_bytes / r->unpack_bytes;
+            compute = unpacked + tax * b->compute_seconds;
+            if (!at.resident)
+                released[streamed++ % RING_MAX_SPANS] = at.packed ? unpacked : compute;
         }
         ends[w] = compute;
     }
@@ -162,16 +162,18 @@ static void test_every_chunk(void **state)
 #define BLOCKS 10
 #define SECOND 1e9 /* bytes of a block, and what each queue moves in a second */
 
-/* Ten blocks of a billion bytes, none resident, through a ring of so many slots. */
-static struct plan_phase run(struct plan_model *m, int slots, int64_t walks, bool disk)
+/* Ten blocks of a billion bytes, none resident, all placed `at`, through a ring of so many slots.
+ */
+static struct plan_phase run(
+    struct plan_model *m, int slots, int64_t walks, struct plan_placement at)
 {
     static struct plan_placement blocks[BLOCKS];
     struct plan_phase p = {.blocks = blocks};
 
-    model_uniform(m, BLOCKS, (uint64_t)SECOND, 0, m->blocks[0].compute_seconds);
+    model_uniform(m, BLOCKS, (uint64_t)SECOND, at.packed, m->blocks[0].compute_seconds);
     m->in.walks = walks;
     for (int i = 0; i < BLOCKS; i++)
-        blocks[i] = (struct plan_placement){.disk = disk};
+        blocks[i] = at;
     phase_add_up(m, &p, slots);
     p.staging_bytes = 16 * (PLAN_CHUNK_BYTES + PLAN_CHUNK_SLOP_BYTES);
     simulate(&m->in, &m->rates, &p);
@@ -185,13 +187,14 @@ static void assert_near(double value, double expected)
 
 static void test_limits(void **state)
 {
+    const struct plan_placement ram = {0}, disk = {.disk = true};
     struct plan_model m = {.rates = {.link_bytes = SECOND, .disk_bytes = SECOND / 2}};
     struct plan_phase p;
 
     (void)state;
     /* The link: a second a block, whatever the arithmetic, if that is less. */
     m.blocks[0].compute_seconds = 0.5;
-    p = run(&m, 2, 20, false);
+    p = run(&m, 2, 20, ram);
     assert_near(p.walk_seconds, 10);
     assert_int_equal(p.limit, PLAN_LIMIT_LINK);
     /* Loading is the disk's two seconds a block, and the last block's arithmetic. */
@@ -199,16 +202,36 @@ static void test_limits(void **state)
     assert_near(p.seconds, 20.5 + 19 * 10);
     /* Arithmetic hides the copies... */
     m.blocks[0].compute_seconds = 1.5;
-    p = run(&m, 2, 20, false);
+    p = run(&m, 2, 20, ram);
     assert_near(p.walk_seconds, 15);
     assert_int_equal(p.limit, PLAN_LIMIT_COMPUTE);
     /* ...but not with a single buffer, where one waits for the other. */
-    p = run(&m, 1, 20, false);
+    p = run(&m, 1, 20, ram);
     assert_near(p.walk_seconds, 25);
     /* The disk: two seconds a block, walk after walk. */
-    p = run(&m, 2, 20, true);
+    p = run(&m, 2, 20, disk);
     assert_near(p.walk_seconds, 20);
     assert_int_equal(p.limit, PLAN_LIMIT_DISK);
+}
+
+/* A packed block gives its bytes up once it is unpacked: with a single buffer too, the next one's
+ * copy goes on beside the arithmetic. */
+static void test_packed_in_one_slot(void **state)
+{
+    const struct plan_placement packed = {.packed = true};
+    struct plan_model m = {
+        .rates = {.link_bytes = SECOND, .disk_bytes = SECOND, .unpack_bytes = 4 * SECOND},
+        .in.source = PLAN_SOURCE_PACKED};
+
+    (void)state;
+    /* A copy and an unpacking, under which none goes on. */
+    m.blocks[0].compute_seconds = 0.5;
+    assert_near(run(&m, 1, 20, packed).walk_seconds, 12.5);
+    /* With a second slot the copies go on beside that too. */
+    assert_near(run(&m, 2, 20, packed).walk_seconds, 10);
+    /* Arithmetic and unpacking hide the copies. */
+    m.blocks[0].compute_seconds = 1.5;
+    assert_near(run(&m, 1, 20, packed).walk_seconds, 17.5);
 }
 
 /* Copies slow arithmetic for as long as they go on. */
@@ -219,13 +242,14 @@ static void test_overlap_tax(void **state)
 
     (void)state;
     m.blocks[0].compute_seconds = 2;
-    assert_near(run(&m, 2, 20, false).walk_seconds, 20 + 0.1 * 10);
+    assert_near(run(&m, 2, 20, (struct plan_placement){0}).walk_seconds, 20 + 0.1 * 10);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_packed_in_one_slot),
         cmocka_unit_test(test_overlap_tax),
         cmocka_unit_test(test_every_chunk),
     };

@@ -98,6 +98,46 @@ static void test_packed(void **state)
     run_all(true);
 }
 
+/*
+ * With one slot, the largest block fills the ring. Packed, it has been unpacked when it can be
+ * used, so the next one's copy is given before it is released; plain, only then.
+ */
+static void test_next_copy_in_one_slot(void **state)
+{
+    const int largest = 5;
+
+    (void)state;
+    for (int packed = 0; packed < 2; packed++) {
+        struct streamer_place places[BLOCKS] = {0};
+        struct shoal_error error = {0};
+        struct matrix weights[2];
+        uint64_t copied, next;
+        struct noise_model m;
+        struct rig rig;
+
+        noise_open(&m, 3, packed);
+        rig_open(&rig, &m, new_device(), places, m.largest, STAGING);
+        assert_ok(rig_start(&rig, &error));
+        /* From the second walk on nothing is waited for but the ring. */
+        rig_expect(&rig, BLOCKS);
+        rig_walk(&rig);
+        for (int i = 0; i < largest; i++)
+            rig_expect(&rig, i);
+        assert_ok(streamer_acquire(rig.streamer, largest, weights, &error));
+        copied = streamer_stats(rig.streamer).copied_bytes;
+        streamer_release(rig.streamer, largest);
+        next = streamer_stats(rig.streamer).copied_bytes;
+        if (packed)
+            assert_int_equal(copied, next);
+        else
+            assert_true(copied < next);
+        for (int i = largest + 1; i < BLOCKS; i++)
+            rig_expect(&rig, i);
+        rig_close(&rig);
+        noise_close(&m);
+    }
+}
+
 /* Destroyed in the middle of a walk, with reads and copies under way: nothing leaks or hangs. */
 static void test_cancel_midway(void **state)
 {
@@ -267,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_next_copy_in_one_slot),
         cmocka_unit_test(test_cancel_midway),
         cmocka_unit_test(test_failures_leave_nothing),
         cmocka_unit_test(test_nan_weight),

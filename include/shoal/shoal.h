@@ -103,6 +103,8 @@ struct shoal_model_paths {
     const char *tokenizer;
     const char *disk_cache; /* a folder of packed copies: those that are there are opened in place
                                of the DiT's and the text encoder's files. NULL: none */
+    uint64_t ram_bytes; /* of headers and tokenizers: SHOAL_E_BUDGET before reading takes more host
+                           memory. As in the request; 0: no limit */
 };
 
 /* Reads headers, configurations and the tokenizer; no weights. The model is the caller's to close.

@@ -85,6 +85,7 @@ static bool open_model(struct job *job, const struct command *command, int *code
     struct shoal_model_paths paths = options->paths;
     struct shoal_error error = {0};
 
+    if (options->given[OPTION_RAM]) paths.ram_bytes = options->request.ram_bytes;
     /* With --dit every part is given: options_parse saw to it. */
     if (!paths.model && !options->given[OPTION_DIT]) paths.model = MODEL_DEFAULT;
     if (paths.model) paths.model = model_path_find(paths.model, job->model_path);

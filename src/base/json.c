@@ -18,6 +18,62 @@ bool json_ran_out_of_memory(const json_error_t *cause, const char *text, size_t 
     return false;
 }
 
+/*
+ * Measured with jansson 2.14 as peak RSS under glibc, on made texts of 3 to 12 MB of one kind each
+ * (numbers, texts, empty and small objects and arrays, merges, a header's tensors), and rounded up:
+ * the sum below was 1.1 to 1.7 times the peak. Growing tables and their copies are in it. The
+ * longest string is there three times while it is parsed.
+ */
+#define OBJECT_BYTES 224
+#define ARRAY_BYTES 120
+#define VALUE_BYTES 56
+#define PAIR_BYTES 72
+#define STRING_BYTES 48 /* more than another value takes, without its characters */
+#define LONGEST_FACTOR 2
+
+/* The bytes of the string that begins after a '"' at text[at - 1], up to its other one. */
+static size_t string_bytes(const char *text, size_t bytes, size_t at)
+{
+    size_t end = at;
+
+    while (end < bytes && text[end] != '"')
+        end += text[end] == '\\' ? 2 : 1;
+    return (end < bytes ? end : bytes) - at;
+}
+
+uint64_t json_load_bytes(const char *text, size_t bytes)
+{
+    uint64_t taken = bytes + VALUE_BYTES, longest = 0;
+
+    for (size_t i = 0; i < bytes; i++) {
+        size_t length;
+
+        switch (text[i]) {
+        case '{':
+            taken += OBJECT_BYTES;
+            break;
+        case '[':
+            taken += ARRAY_BYTES;
+            break;
+        case ':':
+            taken += PAIR_BYTES;
+            break;
+        case ',':
+            taken += VALUE_BYTES;
+            break;
+        case '"':
+            length = string_bytes(text, bytes, i + 1);
+            taken += STRING_BYTES;
+            if (length > longest) longest = length;
+            i += length + 1;
+            break;
+        default:
+            break;
+        }
+    }
+    return taken + LONGEST_FACTOR * longest;
+}
+
 void json_append(json_t *array, json_t *value, bool *failed)
 {
     if (json_array_append_new(array, value)) *failed = true;

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #define INDEX_MAX_BYTES 100000000u
+#define INDEX_FACTOR 4 /* of its bytes: the text itself, names and entries made of it */
 #define FILE_SUFFIX ".safetensors"
 #define GGUF_SUFFIX ".gguf"
 #define INDEX_SUFFIX ".safetensors.index.json"
@@ -35,6 +36,7 @@ struct checkpoint {
     size_t part_count;
     struct checkpoint_tensor *tensors; /* of all parts, sorted by name */
     size_t count;
+    struct allowance *allowance; /* while it is opened */
 };
 
 static bool ends_with(const char *text, const char *suffix)
@@ -129,6 +131,7 @@ static enum shoal_status make_parts(
 static enum shoal_status open_part(
     struct checkpoint *checkpoint, const char *path, struct shoal_error *error)
 {
+    struct allowance *allowance = checkpoint->allowance;
     struct part *part = &checkpoint->parts[checkpoint->part_count];
     char magic[GGUF_MAGIC_BYTES];
     bool gguf = false;
@@ -139,11 +142,11 @@ static enum shoal_status open_part(
         TRY(file_read_at(&part->file, 0, magic, sizeof magic, error));
         gguf = gguf_is(magic, sizeof magic);
     }
-    if (gguf) return gguf_read(&part->file, &part->gguf, error);
+    if (gguf) return gguf_read(&part->file, allowance, &part->gguf, error);
     if (ends_with(path, GGUF_SUFFIX))
         FAIL(error, SHOAL_E_FORMAT,
             "%s is not a GGUF file: it does not begin with \"GGUF\"; download it again", path);
-    return safetensors_read(&part->file, &part->header, error);
+    return safetensors_read(&part->file, allowance, &part->header, error);
 }
 
 static enum shoal_status join_parts(struct checkpoint *checkpoint, struct shoal_error *error)
@@ -229,7 +232,9 @@ static enum shoal_status open_index(
     size_t bytes;
 
     TRY(file_read_all(path, INDEX_MAX_BYTES, &json, &bytes, error));
-    status = index_parse(path, json, bytes, &index, error);
+    status = allowance_take(
+        checkpoint->allowance, path, INDEX_FACTOR * bytes + json_load_bytes(json, bytes), error);
+    if (!status) status = index_parse(path, json, bytes, &index, error);
     mem_free(json);
     TRY(status);
     TRY_OR_FAIL(open_shards(checkpoint, path, &index, error));
@@ -245,11 +250,18 @@ fail:
 enum shoal_status checkpoint_open(
     const char *path, struct checkpoint **checkpoint, struct shoal_error *error)
 {
+    return checkpoint_open_within(path, NULL, checkpoint, error);
+}
+
+enum shoal_status checkpoint_open_within(const char *path, struct allowance *allowance,
+    struct checkpoint **checkpoint, struct shoal_error *error)
+{
     struct checkpoint *c = mem_calloc(1, sizeof *c);
     enum shoal_status status;
 
     *checkpoint = NULL;
     if (!c) FAIL_MEMORY(error);
+    c->allowance = allowance;
     TRY_OR_FAIL(find_file(path, &c->path, error));
     if (ends_with(c->path, ".json")) {
         TRY_OR_FAIL(open_index(c, c->path, error));
@@ -258,6 +270,7 @@ enum shoal_status checkpoint_open(
         TRY_OR_FAIL(open_part(c, c->path, error));
         TRY_OR_FAIL(join_parts(c, error));
     }
+    c->allowance = NULL;
     *checkpoint = c;
     return SHOAL_OK;
 fail:
@@ -319,17 +332,28 @@ const char *checkpoint_metadata(const struct checkpoint *checkpoint, const char 
     return NULL;
 }
 
-enum shoal_status checkpoint_value(
-    const struct checkpoint *checkpoint, const char *key, json_t **value, struct shoal_error *error)
+enum shoal_status checkpoint_value(const struct checkpoint *checkpoint, const char *key,
+    struct allowance *allowance, json_t **value, struct shoal_error *error)
 {
     *value = NULL;
     for (size_t i = 0; i < checkpoint->part_count; i++) {
         const struct part *part = &checkpoint->parts[i];
         const struct gguf_pair *pair = gguf_find(&part->gguf, key);
 
-        if (pair) return gguf_value(part->file.path, pair, value, error);
+        if (!pair) continue;
+        TRY(allowance_take(allowance, part->file.path, gguf_value_bytes(pair), error));
+        return gguf_value(part->file.path, pair, value, error);
     }
     return SHOAL_OK;
+}
+
+uint64_t checkpoint_header_bytes(const struct checkpoint *checkpoint)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < checkpoint->part_count; i++)
+        bytes += checkpoint->parts[i].header.bytes + checkpoint->parts[i].gguf.bytes;
+    return bytes;
 }
 
 size_t checkpoint_file_count(const struct checkpoint *checkpoint)

@@ -5,6 +5,7 @@
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
 
+#include "base/allowance.h"
 #include "base/file.h"
 #include "tensor/shape.h"
 
@@ -31,6 +32,9 @@ struct checkpoint;
  */
 enum shoal_status checkpoint_open(
     const char *path, struct checkpoint **checkpoint, struct shoal_error *error) SHOAL_CHECKED;
+/* The same within an allowance, to which it adds what it takes at the most; NULL: without. */
+enum shoal_status checkpoint_open_within(const char *path, struct allowance *allowance,
+    struct checkpoint **checkpoint, struct shoal_error *error) SHOAL_CHECKED;
 void checkpoint_close(struct checkpoint **checkpoint);
 
 const char *checkpoint_path(const struct checkpoint *checkpoint);
@@ -43,10 +47,13 @@ const struct checkpoint_tensor *checkpoint_find(
 /* A value of a header's __metadata__, or a string of a GGUF file's metadata; or NULL. */
 const char *checkpoint_metadata(const struct checkpoint *checkpoint, const char *key);
 
-/* A value of a GGUF file's metadata as JSON, the caller's to json_decref; NULL: there is none. */
+/* A value of a GGUF file's metadata as JSON, the caller's to json_decref; NULL: there is none. The
+ * allowance may be NULL. */
 enum shoal_status checkpoint_value(const struct checkpoint *checkpoint, const char *key,
-    json_t **value, struct shoal_error *error) SHOAL_CHECKED;
+    struct allowance *allowance, json_t **value, struct shoal_error *error) SHOAL_CHECKED;
 
+/* Of all its headers. */
+uint64_t checkpoint_header_bytes(const struct checkpoint *checkpoint);
 /* The files it lies in: one, or all shards. */
 size_t checkpoint_file_count(const struct checkpoint *checkpoint);
 const struct file *checkpoint_file(const struct checkpoint *checkpoint, size_t index);

@@ -564,8 +564,8 @@ enum shoal_status gguf_parse(const char *path, const char *header, size_t bytes,
 /* ---- from a file ---- */
 
 /* Reads more and more of the file until the header is there whole. */
-static enum shoal_status read_header(
-    const struct file *file, char **header, size_t *bytes, struct shoal_error *error)
+static enum shoal_status read_header(const struct file *file, struct allowance *allowance,
+    char **header, size_t *bytes, struct shoal_error *error)
 {
     const uint64_t most = file->bytes < GGUF_MAX_HEADER_BYTES ? file->bytes : GGUF_MAX_HEADER_BYTES;
     size_t room = 0, wanted = FIRST_READ_BYTES;
@@ -575,6 +575,7 @@ static enum shoal_status read_header(
         char *grown;
 
         if (wanted > most) wanted = (size_t)most;
+        TRY(allowance_take(allowance, file->path, wanted - room, error));
         grown = mem_realloc(*header, wanted, 1);
         if (!grown) FAIL(error, SHOAL_E_MEMORY, "out of memory for the header of %s", file->path);
         *header = grown;
@@ -586,24 +587,30 @@ static enum shoal_status read_header(
     return SHOAL_OK;
 }
 
-enum shoal_status gguf_read(const struct file *file, struct gguf *parsed, struct shoal_error *error)
+enum shoal_status gguf_read(const struct file *file, struct allowance *allowance,
+    struct gguf *parsed, struct shoal_error *error)
 {
     enum shoal_status status;
     char *header = NULL, *fitted;
     size_t bytes = 0;
 
     *parsed = (struct gguf){0};
-    TRY_OR_FAIL(read_header(file, &header, &bytes, error));
+    TRY_OR_FAIL(read_header(file, allowance, &header, &bytes, error));
     /* What was read beyond the header goes back. */
     fitted = mem_realloc(header, bytes, 1);
     if (fitted) header = fitted;
     TRY_OR_FAIL(gguf_parse(file->path, header, bytes, file->bytes, parsed, error));
     parsed->header = header;
+    header = NULL;
+    TRY_OR_FAIL(allowance_take(
+        allowance, file->path, bytes + parsed->pair_count * sizeof *parsed->pairs, error));
+    parsed->bytes = bytes;
     for (size_t i = 0; i < parsed->count; i++)
         parsed->tensors[i].file = file;
     return SHOAL_OK;
 fail:
     mem_free(header);
+    if (status) gguf_fini(parsed);
     return status;
 }
 
@@ -624,6 +631,23 @@ const struct gguf_pair *gguf_find(const struct gguf *parsed, const char *key)
 
     if (!parsed->pair_count) return NULL;
     return bsearch(&wanted, parsed->pairs, parsed->pair_count, sizeof *parsed->pairs, by_key);
+}
+
+/* Of an item, with its place in the array: measured as in base/json.c. */
+#define ITEM_BYTES 56
+#define STRING_BYTES 48 /* more, without its characters */
+
+uint64_t gguf_value_bytes(const struct gguf_pair *pair)
+{
+    const char *at = pair->data;
+    uint64_t taken = ITEM_BYTES * (pair->count + 1), bytes;
+
+    for (uint64_t i = 0; pair->type == GGUF_STRING && i < pair->count; i++) {
+        bytes = little_endian(at, 8);
+        at += 8 + bytes;
+        taken += STRING_BYTES + bytes;
+    }
+    return taken;
 }
 
 /* NULL: not UTF-8, not finite, or out of memory. */

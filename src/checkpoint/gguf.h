@@ -51,6 +51,7 @@ struct gguf {
     size_t pair_count;
     char *text;   /* what keys, names and texts point into */
     char *header; /* gguf_read's own */
+    size_t bytes; /* of it */
 };
 
 bool gguf_is(const void *start, size_t count);
@@ -69,14 +70,17 @@ enum shoal_status gguf_header_bytes(const char *path, const char *start, size_t 
 enum shoal_status gguf_parse(const char *path, const char *header, size_t bytes,
     uint64_t file_bytes, struct gguf *parsed, struct shoal_error *error) SHOAL_CHECKED;
 
-/* The same from an open file; sets every tensor's .file. */
-enum shoal_status gguf_read(
-    const struct file *file, struct gguf *parsed, struct shoal_error *error) SHOAL_CHECKED;
+/* The same from an open file, within an allowance or NULL; sets every tensor's .file. */
+enum shoal_status gguf_read(const struct file *file, struct allowance *allowance,
+    struct gguf *parsed, struct shoal_error *error) SHOAL_CHECKED;
 
 void gguf_fini(struct gguf *parsed);
 
 /* NULL: there is none of that key. */
 const struct gguf_pair *gguf_find(const struct gguf *parsed, const char *key);
+
+/* Host memory that gguf_value takes for it at the most. */
+uint64_t gguf_value_bytes(const struct gguf_pair *pair);
 
 /* The value as JSON, the caller's to json_decref. SHOAL_E_FORMAT: text that is not UTF-8, or a
  * number that is not finite. */

@@ -1,9 +1,12 @@
 /* JSON of checkpoints, over jansson. */
 #include "checkpoint/json.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 
 #include <string.h>
+
+#define SETTINGS_MOST_BYTES (1u << 20)
 
 static bool is_control(char c)
 {
@@ -57,6 +60,24 @@ enum shoal_status json_parse_object(const char *path, const char *what, const ch
     }
     *object = root;
     return SHOAL_OK;
+}
+
+enum shoal_status json_read_settings(const char *path, json_t **object, struct shoal_error *error)
+{
+    enum shoal_status status;
+    size_t bytes;
+    char *text;
+
+    *object = NULL;
+    TRY(file_read_all(path, SETTINGS_MOST_BYTES, &text, &bytes, error));
+    if (json_load_bytes(text, bytes) > SETTINGS_MOST_BYTES)
+        status = error_set(error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s holds too much for settings: reading it would take more than %u bytes of memory",
+            path, SETTINGS_MOST_BYTES);
+    else
+        status = json_parse_object(path, "the file", text, bytes, object, error);
+    mem_free(text);
+    return status;
 }
 
 json_t *json_text(const char *text)

@@ -12,6 +12,11 @@
 enum shoal_status json_parse_object(const char *path, const char *what, const char *text,
     size_t bytes, json_t **object, struct shoal_error *error) SHOAL_CHECKED;
 
+/* The same from a file of settings: a few kilobytes. SHOAL_E_FORMAT if reading it would take more
+ * than a megabyte of host memory, which no plan has charged. */
+enum shoal_status json_read_settings(
+    const char *path, json_t **object, struct shoal_error *error) SHOAL_CHECKED;
+
 /* A JSON string of any bytes: what is not UTF-8 becomes '?'. NULL when out of memory. */
 json_t *json_text(const char *text);
 

@@ -329,8 +329,12 @@ enum shoal_status safetensors_parse(const char *path, const char *header, size_t
     return status;
 }
 
-enum shoal_status safetensors_read(
-    const struct file *file, struct safetensors *parsed, struct shoal_error *error)
+/* The header's own text; later the names, keys and values from it, and a pointer to each of these,
+ * of which one takes no fewer bytes than 4. */
+#define TEXT_FACTOR 4
+
+enum shoal_status safetensors_read(const struct file *file, struct allowance *allowance,
+    struct safetensors *parsed, struct shoal_error *error)
 {
     size_t count =
         file->bytes < SAFETENSORS_LENGTH_BYTES ? (size_t)file->bytes : SAFETENSORS_LENGTH_BYTES;
@@ -341,12 +345,16 @@ enum shoal_status safetensors_read(
     *parsed = (struct safetensors){0};
     TRY(file_read_at(file, 0, start, count, error));
     TRY(safetensors_header_bytes(file->path, start, count, file->bytes, &bytes, error));
+    TRY(allowance_take(allowance, file->path, TEXT_FACTOR * (uint64_t)bytes, error));
     header = mem_alloc(bytes);
     if (!header) FAIL(error, SHOAL_E_MEMORY, "out of memory for the header of %s", file->path);
     status = file_read_at(file, SAFETENSORS_LENGTH_BYTES, header, bytes, error);
+    if (!status)
+        status = allowance_take(allowance, file->path, json_load_bytes(header, bytes), error);
     if (!status) status = safetensors_parse(file->path, header, bytes, file->bytes, parsed, error);
     for (size_t i = 0; i < parsed->count; i++)
         parsed->tensors[i].file = file;
+    parsed->bytes = bytes;
     mem_free(header);
     return status;
 }

@@ -22,7 +22,8 @@ struct safetensors {
     size_t count;
     struct safetensors_pair *metadata; /* in the header's order, less the container's own */
     size_t metadata_count;
-    char *text; /* what the names, keys and values above point into */
+    char *text;   /* what the names, keys and values above point into */
+    size_t bytes; /* of the header */
 };
 
 /* The header's length from the file's first bytes, `count` of them (8 unless it is shorter). */
@@ -36,9 +37,9 @@ enum shoal_status safetensors_header_bytes(const char *path, const void *start, 
 enum shoal_status safetensors_parse(const char *path, const char *header, size_t bytes,
     uint64_t file_bytes, struct safetensors *parsed, struct shoal_error *error) SHOAL_CHECKED;
 
-/* The same from an open file; sets every tensor's .file. */
-enum shoal_status safetensors_read(
-    const struct file *file, struct safetensors *parsed, struct shoal_error *error) SHOAL_CHECKED;
+/* The same from an open file, within an allowance or NULL; sets every tensor's .file. */
+enum shoal_status safetensors_read(const struct file *file, struct allowance *allowance,
+    struct safetensors *parsed, struct shoal_error *error) SHOAL_CHECKED;
 
 void safetensors_fini(struct safetensors *parsed);
 

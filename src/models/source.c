@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CONFIG_MAX_BYTES (1u << 20)
 #define MAX_DIM (1 << 24)
 #define MAX_GROUPS 1024
 
@@ -76,15 +75,9 @@ static enum shoal_status refuse_quantised(const struct source *s, struct shoal_e
 static enum shoal_status read_config(
     struct source *s, const char *type_key, const char *type, struct shoal_error *error)
 {
-    char *text;
-    size_t bytes;
-    enum shoal_status status;
     const json_t *found;
 
-    TRY(file_read_all(s->config_path, CONFIG_MAX_BYTES, &text, &bytes, error));
-    status = json_parse_object(s->config_path, "the file", text, bytes, &s->config, error);
-    mem_free(text);
-    TRY(status);
+    TRY(json_read_settings(s->config_path, &s->config, error));
     found = json_object_get(s->config, type_key);
     if (json_is_string(found) && strcmp(json_string_value(found), type) != 0) {
         char shown[JSON_SHOWN_BYTES];
@@ -105,7 +98,7 @@ static enum shoal_status take_metadata(
     json_t *value;
 
     snprintf(name, sizeof name, "%s.%s", type, key->gguf);
-    TRY(checkpoint_value(s->checkpoint, name, &value, error));
+    TRY(checkpoint_value(s->checkpoint, name, NULL, &value, error));
     if (!value) return SHOAL_OK;
     if (json_is_number(said) && json_is_number(value) &&
         (float)json_number_value(said) != (float)json_number_value(value)) {

@@ -121,7 +121,7 @@ static enum shoal_status is_plain(
 }
 
 enum shoal_status cache_open(const char *dir, const struct checkpoint *original,
-    struct checkpoint **copy, struct shoal_error *error)
+    struct allowance *allowance, struct checkpoint **copy, struct shoal_error *error)
 {
     char identity[CACHE_IDENTITY_BYTES], *path;
     enum shoal_status status = SHOAL_OK;
@@ -131,8 +131,8 @@ enum shoal_status cache_open(const char *dir, const struct checkpoint *original,
     TRY(is_plain(original, &plain, error));
     if (!plain) return SHOAL_OK;
     TRY(copy_path(dir, original, &path, identity, error));
-    if (file_kind(path) != FILE_NONE) status = checkpoint_open(path, copy, error);
-    if (status)
+    if (file_kind(path) != FILE_NONE) status = checkpoint_open_within(path, allowance, copy, error);
+    if (status && status != SHOAL_E_BUDGET)
         error_prefix(error,
             "the packed copy in the cache cannot be used; remove it (shoal cache "
             "%s --remove): ",
@@ -157,14 +157,14 @@ static const enum family_kind cached_kinds[] = {FAMILY_DIT, FAMILY_TEXT};
 #define CANDIDATES (sizeof cached_kinds / sizeof *cached_kinds)
 
 static enum shoal_status open_candidate(struct candidate *c, const struct shoal_model_paths *paths,
-    enum family_kind kind, const char *dir, struct shoal_error *error)
+    enum family_kind kind, const char *dir, struct allowance *reading, struct shoal_error *error)
 {
     char *part = NULL, *config = NULL;
     enum shoal_status status;
     bool plain;
 
     TRY_OR_FAIL(part_find(paths, kind, &part, error));
-    TRY_OR_FAIL(checkpoint_open(part, &c->checkpoint, error));
+    TRY_OR_FAIL(checkpoint_open_within(part, reading, &c->checkpoint, error));
     TRY_OR_FAIL(is_plain(c->checkpoint, &plain, error));
     if (!plain) goto fail;
     TRY_OR_FAIL(family_config_beside(part, &config, error));
@@ -194,10 +194,12 @@ static void close_candidates(struct candidate candidates[CANDIDATES])
 static enum shoal_status open_candidates(struct candidate candidates[CANDIDATES],
     const struct shoal_model_paths *paths, const char *dir, struct shoal_error *error)
 {
+    struct allowance reading = part_allowance(paths);
+
     for (size_t i = 0; i < CANDIDATES; i++) {
         struct candidate *c = &candidates[i];
 
-        TRY(open_candidate(c, paths, cached_kinds[i], dir, error));
+        TRY(open_candidate(c, paths, cached_kinds[i], dir, &reading, error));
         for (size_t k = 0; k < i; k++)
             if (c->path && candidates[k].path && !strcmp(c->path, candidates[k].path))
                 c->packs = false;

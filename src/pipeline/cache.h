@@ -18,8 +18,9 @@
 enum shoal_status cache_identify(const struct checkpoint *checkpoint,
     char identity[CACHE_IDENTITY_BYTES], struct shoal_error *error) SHOAL_CHECKED;
 
-/* Opens the copy that the folder has of this checkpoint; *copy is NULL if it has none. */
+/* Opens the copy that the folder has of this checkpoint; *copy is NULL if it has none. The
+ * allowance may be NULL. */
 enum shoal_status cache_open(const char *dir, const struct checkpoint *original,
-    struct checkpoint **copy, struct shoal_error *error) SHOAL_CHECKED;
+    struct allowance *allowance, struct checkpoint **copy, struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

@@ -53,22 +53,30 @@ static void refuse_vram(const struct shoal_plan *plan, struct text *t)
         (unsigned long long)plan->least_bytes, size_format_up(b, plan->least_bytes));
 }
 
+static void refuse_ram(const struct shoal_plan *plan, struct text *t)
+{
+    const uint64_t ram = plan->job.request.ram_bytes;
+    const struct process_memory *process = &plan->process;
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+
+    text_append(t,
+        "--ram %llu (%s) is too small: the least that works beside this --vram is --ram %llu (%s)",
+        (unsigned long long)ram, size_format(a, ram), (unsigned long long)plan->least_ram_bytes,
+        size_format_up(b, plan->least_ram_bytes));
+    if (process->largest_bytes > process->bytes / 4)
+        text_append(t, ", of which reading %s takes %s", process->largest_path,
+            size_format(a, process->largest_bytes));
+}
+
 /* Why the plan cannot run, and what would. */
 static void explain_refusal(const struct shoal_plan *plan, struct text *t)
 {
-    const uint64_t ram = plan->job.request.ram_bytes;
-    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
-
     if (plan->solution.needs_packed)
         refuse_raw(plan, t);
     else if (plan->job.request.vram_bytes < plan->least_bytes)
         refuse_vram(plan, t);
     else
-        text_append(t,
-            "--ram %llu (%s) is too small: the least that works beside this --vram is --ram %llu "
-            "(%s)",
-            (unsigned long long)ram, size_format(a, ram), (unsigned long long)plan->least_ram_bytes,
-            size_format_up(b, plan->least_ram_bytes));
+        refuse_ram(plan, t);
 }
 
 /* "1.25 s", "14 ms", "3 min 20 s": into `text`, which is returned. */
@@ -213,7 +221,7 @@ static void explain_host(const struct shoal_plan *plan, struct text *t)
     explain_budget(plan, plan->job.request.ram_bytes, t);
     text_append(t, "%s: %s of weights that wait, %s to read through, %s for the process",
         size_format(a, plan->solution.ram_bytes), size_format(b, most->tier_bytes),
-        size_format(c, most->staging_bytes), size_format(d, plan->process_bytes));
+        size_format(c, most->staging_bytes), size_format(d, plan->process.bytes));
     if (plan->least_ram_bytes != SHOAL_UNLIMITED)
         text_append(t, "; %s is the least that works", size_format_up(a, plan->least_ram_bytes));
     text_append(t, "\n");
@@ -401,7 +409,7 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         (json_int_t)s.step_operations, "blocks", (int)s.blocks, "resident_blocks",
         (int)s.resident_blocks, "prefetch_slots", (int)s.prefetch_slots, "lanes", (int)s.lanes,
         "step_disk_bytes", (json_int_t)s.step_disk_bytes, "process_bytes",
-        (json_int_t)plan->process_bytes, "step_seconds", s.step_seconds, "first_step_seconds",
+        (json_int_t)plan->process.bytes, "step_seconds", s.step_seconds, "first_step_seconds",
         s.first_step_seconds, "seconds", s.seconds, "limit",
         limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
         "packed_blocks", (int)s.packed_blocks, "disk_blocks", (int)s.disk_blocks, "refusal",

@@ -51,15 +51,17 @@ enum shoal_status plan_target(const struct shoal_request *request, struct target
 
 /*
  * Measured as peak RSS under glibc, and rounded up; `tests/cli/test_cli_memory.py` checks the sum.
- * What the program takes at the least: code, libraries, stacks, plan and PNG writer were 6.4 MiB.
  * What malloc frees it mostly keeps, so that opening's peak stays: 545 bytes a token of a
  * tokenizer.json of 151 000 tokens and as many merges; 1500 a tensor of a safetensors header. A
- * GGUF header is read in steps that double, and kept. The lists by which a chunk travels
- * (memory/cargo.h) take 100 bytes. A span of a trace takes 80 bytes, and 160 as text in the end.
+ * GGUF header is read in steps that double, and kept. A file may hold more beside its tokens and
+ * tensors: then it is what was counted while it was read (base/allowance.h), and what is made of
+ * tokens and tensors, 30 and 250 bytes. The lists by which a chunk travels (memory/cargo.h) take
+ * 100 bytes. A span of a trace takes 80 bytes, and 160 as text in the end.
  */
-#define PROGRAM_BYTES (8ull << 20)
 #define TOKEN_BYTES 600
+#define TOKEN_KEPT_BYTES 48
 #define TENSOR_BYTES 2048
+#define TENSOR_KEPT_BYTES 256
 #define CHUNK_BYTES 128
 #define SPAN_BYTES 256
 
@@ -76,18 +78,25 @@ static uint64_t result_bytes(const struct job *job)
     return count * (3 * pixels + 2 * latents) + 3 * pixels * (sizeof(float) + 1);
 }
 
-/* Headers and what is made of them. */
-static uint64_t checkpoint_bytes(const struct checkpoint *checkpoint)
+static uint64_t larger(uint64_t a, uint64_t b)
 {
-    uint64_t header = UINT64_MAX;
-    size_t count = checkpoint_count(checkpoint);
+    return a > b ? a : b;
+}
 
-    for (size_t i = 0; i < count; i++) {
-        uint64_t offset = checkpoint_at(checkpoint, i)->offset;
+/* Headers and what is made of them. */
+static uint64_t checkpoint_bytes(const struct checkpoint *checkpoint, uint64_t reading_bytes)
+{
+    uint64_t count = checkpoint_count(checkpoint);
 
-        if (offset < header) header = offset;
-    }
-    return count ? TENSOR_BYTES * count + 2 * header : 0;
+    return larger(TENSOR_BYTES * count + 2 * checkpoint_header_bytes(checkpoint),
+        reading_bytes + TENSOR_KEPT_BYTES * count);
+}
+
+static uint64_t tokenizer_bytes(const struct shoal_model *model)
+{
+    uint64_t count = (uint64_t)tokenizer_vocab(model->tokenizer);
+
+    return larger(TOKEN_BYTES * count, model->tokenizer_bytes + TOKEN_KEPT_BYTES * count);
 }
 
 /* What moving the weights takes beside them: the lists of the largest phase, and the trace's spans:
@@ -109,16 +118,26 @@ static uint64_t moving_bytes(const struct job *job)
     return CHUNK_BYTES * most + (job->request.trace ? SPAN_BYTES * spans : 0);
 }
 
-uint64_t plan_process_bytes(const struct job *job, const struct target *target)
+void plan_process(const struct job *job, const struct target *target, struct process_memory *memory)
 {
     const struct shoal_model *model = job->model;
     int threads = job->request.threads ? job->request.threads : thread_cores();
-    uint64_t bytes = PROGRAM_BYTES + target->host_bytes +
-                     TOKEN_BYTES * (uint64_t)tokenizer_vocab(model->tokenizer);
+    const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
 
-    for (int kind = 0; kind < FAMILY_KINDS; kind++)
-        bytes += checkpoint_bytes(model->checkpoints[kind]);
+    *memory = (struct process_memory){
+        .largest_path = model->tokenizer_path ? model->tokenizer_path : checkpoint_path(text),
+        .largest_bytes = tokenizer_bytes(model)};
+    memory->bytes = PROGRAM_BYTES + target->host_bytes + memory->largest_bytes + result_bytes(job) +
+                    moving_bytes(job);
     /* A card computes without workers. */
-    if (!target->device) bytes += (uint64_t)threads * CPU_WORKER_BYTES;
-    return bytes + result_bytes(job) + moving_bytes(job);
+    if (!target->device) memory->bytes += (uint64_t)threads * CPU_WORKER_BYTES;
+    for (int kind = 0; kind < FAMILY_KINDS; kind++) {
+        const struct checkpoint *checkpoint = model->checkpoints[kind];
+        uint64_t bytes = checkpoint_bytes(checkpoint, model->reading_bytes[kind]);
+
+        memory->bytes += bytes;
+        if (bytes <= memory->largest_bytes) continue;
+        memory->largest_bytes = bytes;
+        memory->largest_path = checkpoint_path(checkpoint);
+    }
 }

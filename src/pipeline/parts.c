@@ -1,6 +1,7 @@
 /* Finding a model's parts: diffusers folders, ComfyUI folders, single files. */
 #include "pipeline/parts.h"
 
+#include "base/allowance.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "checkpoint/json.h"
@@ -12,8 +13,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-#define SETTINGS_LIMIT_BYTES (1u << 20)
 
 /* Where each part lies in the two folder layouts; the first that exists is taken. */
 static const char *const part_folders[FAMILY_KINDS][4] = {
@@ -98,16 +97,22 @@ enum shoal_status part_find(const struct shoal_model_paths *paths, enum family_k
     return SHOAL_OK;
 }
 
+struct allowance part_allowance(const struct shoal_model_paths *paths)
+{
+    return (struct allowance){
+        .most_bytes = paths->ram_bytes ? paths->ram_bytes : UINT64_MAX, .bytes = PROGRAM_BYTES};
+}
+
 /* The checkpoint, or the packed copy of it that is in the cache. */
 static enum shoal_status open_checkpoint(const struct shoal_model_paths *paths,
-    enum family_kind kind, const char *path, struct checkpoint **checkpoint,
-    struct shoal_error *error)
+    enum family_kind kind, const char *path, struct allowance *reading,
+    struct checkpoint **checkpoint, struct shoal_error *error)
 {
     struct checkpoint *copy = NULL;
 
-    TRY(checkpoint_open(path, checkpoint, error));
+    TRY(checkpoint_open_within(path, reading, checkpoint, error));
     if (!paths->disk_cache || kind == FAMILY_VAE) return SHOAL_OK;
-    TRY(cache_open(paths->disk_cache, *checkpoint, &copy, error));
+    TRY(cache_open(paths->disk_cache, *checkpoint, reading, &copy, error));
     if (!copy) return SHOAL_OK;
     checkpoint_close(checkpoint);
     *checkpoint = copy;
@@ -115,13 +120,15 @@ static enum shoal_status open_checkpoint(const struct shoal_model_paths *paths,
 }
 
 static enum shoal_status open_part(const struct shoal_model_paths *paths, enum family_kind kind,
-    struct shoal_model *model, struct shoal_error *error)
+    struct allowance *reading, struct shoal_model *model, struct shoal_error *error)
 {
+    const uint64_t before = reading->bytes;
     char *path = NULL, *config = NULL;
     enum shoal_status status;
 
     TRY(part_find(paths, kind, &path, error));
-    TRY_OR_FAIL(open_checkpoint(paths, kind, path, &model->checkpoints[kind], error));
+    TRY_OR_FAIL(open_checkpoint(paths, kind, path, reading, &model->checkpoints[kind], error));
+    model->reading_bytes[kind] = reading->bytes - before;
     TRY_OR_FAIL(family_config_beside(path, &config, error));
     status = family_open(model->checkpoints[kind], kind, config, &model->parts[kind], error);
     if (status && error && !given_path(paths, kind) && paths->model &&
@@ -151,14 +158,14 @@ static enum shoal_status probe(
 }
 
 /* The vocabulary in the text encoder's own metadata. */
-static enum shoal_status open_vocab(
-    const struct checkpoint *text, struct tokenizer **tokenizer, struct shoal_error *error)
+static enum shoal_status open_vocab(const struct checkpoint *text, struct allowance *reading,
+    struct tokenizer **tokenizer, struct shoal_error *error)
 {
     struct gguf_vocab vocab = {0};
     enum shoal_status status;
 
 #define READ_KEY(member, key)                                                                      \
-    TRY_OR_FAIL(checkpoint_value(text, "tokenizer.ggml." key, &vocab.member, error));
+    TRY_OR_FAIL(checkpoint_value(text, "tokenizer.ggml." key, reading, &vocab.member, error));
 #define DROP_KEY(member, key) json_decref(vocab.member);
     GGUF_VOCAB_KEYS(READ_KEY)
     status = tokenizer_from_gguf(&vocab, checkpoint_path(text), tokenizer, error);
@@ -168,15 +175,17 @@ fail:
 }
 
 /* The tokenizer that a GGUF text encoder brings: a whole tokenizer.json, or a vocabulary. */
-static enum shoal_status open_own_tokenizer(struct shoal_model *model, struct shoal_error *error)
+static enum shoal_status open_own_tokenizer(
+    struct allowance *reading, struct shoal_model *model, struct shoal_error *error)
 {
     const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
     const char *json = checkpoint_metadata(text, "tokenizer.huggingface.json");
 
     if (json)
-        return tokenizer_parse(json, strlen(json), checkpoint_path(text), &model->tokenizer, error);
+        return tokenizer_parse(
+            json, strlen(json), checkpoint_path(text), reading, &model->tokenizer, error);
     if (checkpoint_metadata(text, "tokenizer.ggml.model"))
-        return open_vocab(text, &model->tokenizer, error);
+        return open_vocab(text, reading, &model->tokenizer, error);
     FAIL(error, SHOAL_E_MISSING,
         "no tokenizer: tokenizer.json is neither in the model's folder nor in tokenizer/, and the "
         "text encoder brings none; name it with --tokenizer");
@@ -184,25 +193,29 @@ static enum shoal_status open_own_tokenizer(struct shoal_model *model, struct sh
 
 /* tokenizer.json: where it was said to be, in the model's folder, or near the text encoder; else
  * the text encoder's own. */
-static enum shoal_status open_tokenizer(
-    const struct shoal_model_paths *paths, struct shoal_model *model, struct shoal_error *error)
+static enum shoal_status open_tokenizer(const struct shoal_model_paths *paths,
+    struct allowance *reading, struct shoal_model *model, struct shoal_error *error)
 {
     static const char *const names[] = {
         "tokenizer/tokenizer.json", "tokenizer.json", "../tokenizer/tokenizer.json"};
     const char *folders[2] = {paths->model, paths->text_encoder};
-    bool found = false;
-    char *path = NULL;
+    const uint64_t before = reading->bytes;
+    bool found = paths->tokenizer != NULL;
+    enum shoal_status status;
+    char *path = found ? mem_strdup(paths->tokenizer) : NULL;
 
-    if (paths->tokenizer) return tokenizer_open(paths->tokenizer, &model->tokenizer, error);
+    if (found && !path) FAIL_MEMORY(error);
     for (int f = 0; f < 2 && !found; f++) {
         if (!folders[f] || file_kind(folders[f]) != FILE_FOLDER) continue;
         for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++)
             TRY(probe(folders[f], names[i], &path, &found, error));
     }
-    if (!found) return open_own_tokenizer(model, error);
-    enum shoal_status status = tokenizer_open(path, &model->tokenizer, error);
-
-    mem_free(path);
+    model->tokenizer_path = path;
+    if (found)
+        status = tokenizer_open_within(path, reading, &model->tokenizer, error);
+    else
+        status = open_own_tokenizer(reading, model, error);
+    model->tokenizer_bytes = reading->bytes - before;
     return status;
 }
 
@@ -223,18 +236,11 @@ static enum shoal_status read_number(const json_t *object, const char *path, con
 static enum shoal_status read_settings(
     const char *folder, const char *name, json_t **object, char **path, struct shoal_error *error)
 {
-    enum shoal_status status;
-    size_t bytes;
-    char *text;
     bool found;
 
     *object = NULL;
     TRY(probe(folder, name, path, &found, error));
-    if (!found) return SHOAL_OK;
-    TRY(file_read_all(*path, SETTINGS_LIMIT_BYTES, &text, &bytes, error));
-    status = json_parse_object(*path, "the file", text, bytes, object, error);
-    mem_free(text);
-    return status;
+    return found ? json_read_settings(*path, object, error) : SHOAL_OK;
 }
 
 /* What the scheduler's configuration may ask for that would change the picture, and is not done. */
@@ -365,14 +371,15 @@ static char *own_name(const char *path)
 enum shoal_status shoal_model_open(
     const struct shoal_model_paths *paths, struct shoal_model **model, struct shoal_error *error)
 {
+    struct allowance reading = part_allowance(paths);
     struct shoal_model *m = mem_calloc(1, sizeof *m);
     enum shoal_status status;
 
     *model = NULL;
     if (!m) FAIL_MEMORY(error);
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
-        TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, m, error));
-    TRY_OR_FAIL(open_tokenizer(paths, m, error));
+        TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, &reading, m, error));
+    TRY_OR_FAIL(open_tokenizer(paths, &reading, m, error));
     TRY_OR_FAIL(check_parts(m, error));
     TRY_OR_FAIL(read_defaults(paths->model, &m->defaults, error));
     m->name = own_name(paths->model ? paths->model : paths->dit);
@@ -397,6 +404,7 @@ void shoal_model_close(struct shoal_model **model)
         model_destroy(&m->parts[kind]);
         checkpoint_close(&m->checkpoints[kind]);
     }
+    mem_free(m->tokenizer_path);
     mem_free(m->name);
     mem_free(m);
     *model = NULL;

@@ -13,6 +13,13 @@ struct model_defaults {
 
 /* The folders of a model's folder that hold parts, in either layout; the last is NULL. */
 extern const char *const part_folder_names[];
+/* Host memory that the program takes at the least: code, libraries, stacks, plan and PNG writer
+ * were 6.4 MiB. */
+#define PROGRAM_BYTES (8ull << 20)
+
+/* Of host memory for headers and the tokenizer, beside the program's own. */
+struct allowance part_allowance(const struct shoal_model_paths *paths);
+
 /* Whether any is there. */
 enum shoal_status part_folders_in(
     const char *path, bool *found, struct shoal_error *error) SHOAL_CHECKED;
@@ -26,6 +33,9 @@ struct shoal_model {
     struct checkpoint *checkpoints[FAMILY_KINDS];
     struct model *parts[FAMILY_KINDS];
     struct tokenizer *tokenizer;
+    char *tokenizer_path; /* the file it was read from */
+    /* Host memory that reading headers and the tokenizer took at the most. */
+    uint64_t reading_bytes[FAMILY_KINDS], tokenizer_bytes;
     struct model_defaults defaults;
 };
 

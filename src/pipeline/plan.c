@@ -213,7 +213,7 @@ static enum shoal_status solve(const struct shoal_plan *plan, int32_t lanes,
     const struct plan_limits limits = {
         .vram_bytes = job->request.vram_bytes,
         .ram_bytes = job->request.ram_bytes,
-        .process_bytes = plan->process_bytes,
+        .process_bytes = plan->process.bytes,
         .context_bytes = plan->target.context_bytes,
         .resident_blocks = job->request.resident_blocks,
         .prefetch_slots = job->request.prefetch_slots,
@@ -335,7 +335,7 @@ enum shoal_status shoal_plan_create(const struct shoal_model *model,
         p->job.request.vram_bytes = p->target.vram_bytes;
         p->capped = true;
     }
-    p->process_bytes = plan_process_bytes(&p->job, &p->target);
+    plan_process(&p->job, &p->target, &p->process);
     TRY_OR_FAIL(choose_lanes(p, error));
     TRY_OR_FAIL(ask_for_more(p, error));
     TRY_OR_FAIL(plan_explain(p, error));

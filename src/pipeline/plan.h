@@ -15,6 +15,13 @@ struct phase_count {
     struct work *blocks; /* [pass->count]: of one walk; what lies between walks is the last one's */
 };
 
+/* Host memory for everything but weights. */
+struct process_memory {
+    uint64_t bytes;
+    const char *largest_path; /* the model's file whose reading takes most of it; the model's own */
+    uint64_t largest_bytes;
+};
+
 struct shoal_plan {
     struct job job;
     int32_t lanes; /* that share a walk */
@@ -24,7 +31,7 @@ struct shoal_plan {
     bool whole_card; /* no --vram was given: all that the target has is allowed */
     bool capped;     /* more was given than the card has free */
     double more_vram_seconds, more_ram_seconds; /* of the steps with 1 GiB more; 0: no matter */
-    uint64_t process_bytes;                     /* host memory for everything but weights */
+    struct process_memory process;
     struct plan_solution solution;
     /* Over all choices of lanes that the request allows: */
     uint64_t least_bytes, full_bytes, least_ram_bytes;
@@ -37,8 +44,9 @@ struct shoal_plan {
 enum shoal_status plan_target(const struct shoal_request *request, struct target *target,
     struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
 
-/* Host memory that the job takes beside its weights. */
-uint64_t plan_process_bytes(const struct job *job, const struct target *target);
+/* Fills what the job takes. */
+void plan_process(
+    const struct job *job, const struct target *target, struct process_memory *memory);
 
 /* Fills the plan's texts. */
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error) SHOAL_CHECKED;

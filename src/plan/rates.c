@@ -2,6 +2,7 @@
 #include "plan/rates.h"
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/memory.h"
 
 #include <jansson.h>
@@ -175,10 +176,16 @@ enum shoal_status rates_read(const char *path, struct rates *rates, struct shoal
     json_t *object;
     size_t bytes;
     char *text;
+    bool large;
 
     TRY(file_read_all(path, MOST_FILE_BYTES, &text, &bytes, error));
-    object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &cause);
+    large = json_load_bytes(text, bytes) > MOST_FILE_BYTES;
+    object = large ? NULL : json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &cause);
     mem_free(text);
+    if (large)
+        FAIL(error, SHOAL_E_FORMAT,
+            "%s: more JSON than rates are: reading it would take over %u bytes of memory", path,
+            MOST_FILE_BYTES);
     if (!object) {
         if (!cause.text[0] || json_error_code(&cause) == json_error_out_of_memory)
             FAIL_MEMORY(error);

@@ -165,12 +165,13 @@ enum shoal_status tokenizer_from_json(
 }
 
 enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *label,
-    struct tokenizer **tokenizer, struct shoal_error *error)
+    struct allowance *allowance, struct tokenizer **tokenizer, struct shoal_error *error)
 {
     enum shoal_status status;
     json_error_t where;
     json_t *root;
 
+    TRY(allowance_take(allowance, label, json_load_bytes(json, bytes), error));
     root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &where);
     if (!root) {
         if (json_ran_out_of_memory(&where, json, bytes)) FAIL_MEMORY(error);
@@ -185,6 +186,25 @@ enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *la
 enum shoal_status tokenizer_open(
     const char *path, struct tokenizer **tokenizer, struct shoal_error *error)
 {
+    return tokenizer_open_within(path, NULL, tokenizer, error);
+}
+
+/* What the file's own text will take, known before it is read. */
+static enum shoal_status take_text(
+    struct allowance *allowance, const char *path, struct shoal_error *error)
+{
+    struct file file;
+    uint64_t bytes;
+
+    TRY(file_open(path, &file, error));
+    bytes = file.bytes;
+    file_close(&file);
+    return allowance_take(allowance, path, bytes, error);
+}
+
+enum shoal_status tokenizer_open_within(const char *path, struct allowance *allowance,
+    struct tokenizer **tokenizer, struct shoal_error *error)
+{
     bool folder = file_kind(path) == FILE_FOLDER;
     char *name = mem_format("%s%s", path, folder ? "/tokenizer.json" : "");
     enum shoal_status status;
@@ -196,8 +216,9 @@ enum shoal_status tokenizer_open(
         status = error_set(error, SHOAL_E_MISSING, __FILE__, __LINE__,
             "%s holds no tokenizer.json; vocab.json and merges.txt alone are not supported", path);
     else
-        status = file_read_all(name, TOKENIZER_MAX_FILE, &json, &bytes, error);
-    if (!status) status = tokenizer_parse(json, bytes, name, tokenizer, error);
+        status = take_text(allowance, name, error);
+    if (!status) status = file_read_all(name, TOKENIZER_MAX_FILE, &json, &bytes, error);
+    if (!status) status = tokenizer_parse(json, bytes, name, allowance, tokenizer, error);
     mem_free(json);
     mem_free(name);
     return status;

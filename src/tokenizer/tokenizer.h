@@ -8,7 +8,7 @@
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
-#include "base/error.h"
+#include "base/allowance.h"
 
 #include <jansson.h>
 
@@ -22,9 +22,14 @@ struct tokenizer;
 enum shoal_status tokenizer_open(
     const char *path, struct tokenizer **tokenizer, struct shoal_error *error) SHOAL_CHECKED;
 
+/* The same within an allowance, to which it adds what it takes at the most; NULL: without. */
+enum shoal_status tokenizer_open_within(const char *path, struct allowance *allowance,
+    struct tokenizer **tokenizer, struct shoal_error *error) SHOAL_CHECKED;
+
 /* The same from memory; `label` stands for the path in messages. */
 enum shoal_status tokenizer_parse(const char *json, size_t bytes, const char *label,
-    struct tokenizer **tokenizer, struct shoal_error *error) SHOAL_CHECKED;
+    struct allowance *allowance, struct tokenizer **tokenizer,
+    struct shoal_error *error) SHOAL_CHECKED;
 
 /* The same from parsed JSON, which stays the caller's. */
 enum shoal_status tokenizer_from_json(const json_t *root, const char *label,

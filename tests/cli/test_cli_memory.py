@@ -33,15 +33,19 @@ def sanitized():
     return b"__asan_init" in data or b"__tsan_init" in data
 
 
+def launch(folder, *args):
+    """What the program did, and its peak of host memory in bytes."""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, SHOAL, *args], cwd=folder,
+                          env=environment(), capture_output=True, timeout=TIMEOUT, check=False)
+    return done, int(done.stderr.split()[-1])
+
+
 def measure(folder, *args):
     """What generate reports, and the process's peak of host memory in bytes, the CPU device's arena
     apart."""
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, SHOAL, "generate", "-p",
-                           "a red apple", "--json", *args], cwd=folder, env=environment(),
-                          capture_output=True, timeout=TIMEOUT, check=False)
+    done, peak = launch(folder, "generate", "-p", "a red apple", "--json", *args)
     expect(done.returncode == 0, done.stderr)
     figures = json.loads(done.stdout)
-    peak = int(done.stderr.split()[-1])
     return figures, peak - figures["report"]["peak_vram_bytes"]
 
 
@@ -137,6 +141,86 @@ def a_large_tokenizer_is_charged(folder):
     expect(figures["plan"]["process_bytes"] > small + 500 * size * 9 // 10, figures["plan"])
     expect(used <= figures["plan"]["ram_bytes"], (used, figures["plan"]))
     return None
+
+
+def with_header(path, change):
+    """The safetensors file with its header changed."""
+    with open(path, "rb") as file:
+        length, = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = file.read()
+    change(header)
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def with_json(path, change):
+    with open(path, encoding="utf-8") as file:
+        data = json.load(file)
+    change(data)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(data, file, separators=(",", ":"))
+
+
+HEAVY = {
+    "many pairs of metadata": ("transformer/diffusion_pytorch_model.safetensors", lambda path: with_header(
+        path, lambda header: header.update(
+            __metadata__={f"key {i}": f"value {i}" for i in range(300000)}))),
+    "one long text": ("tokenizer/tokenizer.json", lambda path: with_json(
+        path, lambda data: data.update(junk="x" * (16 << 20)))),
+    "numbers": ("tokenizer/tokenizer.json", lambda path: with_json(
+        path, lambda data: data.update(junk=[0] * 2000000))),
+    "empty objects": ("tokenizer/tokenizer.json", lambda path: with_json(
+        path, lambda data: data.update(junk=[{}] * 300000))),
+    "an index": ("vae/diffusion_pytorch_model.safetensors.index.json", lambda path: write_index(path)),
+}
+
+
+def write_index(path):
+    """An index beside the VAE's file, with metadata that nobody reads."""
+    with open(os.path.join(os.path.dirname(path), "diffusion_pytorch_model.safetensors"), "rb") as file:
+        length, = struct.unpack("<Q", file.read(8))
+        names = [name for name in json.loads(file.read(length)) if name != "__metadata__"]
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"metadata": {str(i): i for i in range(200000)},
+                   "weight_map": {name: "diffusion_pytorch_model.safetensors" for name in names}}, file)
+
+
+@case
+def what_reading_the_files_takes_is_charged(folder):
+    if sanitized():
+        return "SKIP the sanitizers' own memory is in the process"
+    for name, (file, make) in HEAVY.items():
+        model = os.path.join(folder, name)
+        shutil.copytree(MINI, model)
+        path = os.path.join(model, file)
+        make(path)
+        args = ["-m", model, *SMALL]
+        budgets = least(*args)
+        figures, used = measure(folder, *args, *budgets)
+        planned = figures["plan"]["ram_bytes"]
+        expect(used <= planned <= int(budgets[-1]), (name, used, planned))
+        expect(planned < 2.5 * used, (name, used, planned), "charged for far too much")
+        # Refused by the plan, then before it is read: the file is named, and --ram is kept to.
+        for ram in (planned - 4096, 16 << 20):
+            result, peak = launch(folder, "generate", "-p", "x", *args, "--ram", str(ram))
+            expect(result.returncode == 3, (name, result))
+            expect(path.encode() in result.stderr and f"--ram {ram}".encode() in result.stderr,
+                   (name, result))
+            expect(peak <= ram, (name, peak, ram), "more than --ram was taken to refuse it")
+        shutil.rmtree(model)
+    return None
+
+
+@case
+def settings_that_take_much_memory_are_refused(folder):
+    for file in ("transformer/config.json", "scheduler/scheduler_config.json"):
+        model = os.path.join(folder, "model")
+        shutil.copytree(MINI, model)
+        with_json(os.path.join(model, file), lambda data: data.update(junk=[{}] * 200000))
+        refused(shoal("generate", "-p", "x", "-m", model, folder=folder), 1, file)
+        shutil.rmtree(model)
 
 
 @case

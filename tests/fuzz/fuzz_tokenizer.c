@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct tokenizer *tokenizer = NULL;
     struct shoal_error error = {0};
     enum shoal_status status =
-        tokenizer_parse((const char *)data, json_bytes, "f", &tokenizer, &error);
+        tokenizer_parse((const char *)data, json_bytes, "f", NULL, &tokenizer, &error);
 
     if (status) {
         check_failure(status, &error);

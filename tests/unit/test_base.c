@@ -2,13 +2,16 @@
 #include "support.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/number.h"
 #include "base/size.h"
 #include "base/text.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- sizes ---- */
 
@@ -272,6 +275,80 @@ static void test_clock(void **state)
     }
 }
 
+/* ---- what parsing takes ---- */
+
+#define MALLOC_BYTES 8 /* glibc's own, of every block */
+
+static size_t held, most_held;
+
+static void *count_alloc(size_t bytes)
+{
+    void *block = malloc(bytes);
+
+    held += malloc_usable_size(block) + MALLOC_BYTES;
+    if (held > most_held) most_held = held;
+    return block;
+}
+
+static void count_free(void *block)
+{
+    if (block) held -= malloc_usable_size(block) + MALLOC_BYTES;
+    free(block);
+}
+
+/* Of no text does jansson hold more than was said before, and of none is far too much said. */
+static void test_json_load_bytes(void **state)
+{
+    static const char *const items[] = {"0", "1.5", "\"\"", "\"a longer text that is a value\"",
+        "{}", "[]", "[0]", "{\"a\":{}}", "[\"ab\",\"cd\"]", "\"\\\"{[:,\\\\\"",
+        "{\"dtype\":\"BF16\",\"shape\":[1,2],\"data_offsets\":[0,4]}"};
+
+    (void)state;
+    json_set_alloc_funcs(count_alloc, count_free);
+    for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
+        for (int pairs = 0; pairs < 2; pairs++) {
+            struct text text = {0};
+            json_error_t cause;
+            json_t *json;
+            uint64_t said;
+
+            text_append(&text, pairs ? "{" : "[");
+            for (int n = 0; n < 70000; n++) {
+                if (n) text_append(&text, ",");
+                if (pairs) text_append(&text, "\"%x\":", n);
+                text_append(&text, "%s", items[i]);
+            }
+            text_append(&text, pairs ? "}" : "]");
+            said = json_load_bytes(text.data, text.length);
+            held = most_held = 0;
+            json = json_loadb(text.data, text.length, JSON_REJECT_DUPLICATES, &cause);
+            assert_non_null(json);
+            if (most_held > said || said > 2 * most_held)
+                fail_msg(
+                    "%s: %zu bytes, said were %llu", items[i], most_held, (unsigned long long)said);
+            json_decref(json);
+            assert_int_equal(held, 0);
+            mem_free(text.data);
+        }
+    }
+    json_set_alloc_funcs(malloc, free);
+}
+
+/* Cut anywhere, it is only less. */
+static void test_json_load_bytes_of_a_cut_text(void **state)
+{
+    const char text[] = "{\"a\\\"\": [1, \"b\\\\\"]}";
+
+    (void)state;
+    for (size_t bytes = 0; bytes < sizeof text; bytes++) {
+        char *copy = malloc(bytes + !bytes);
+
+        memcpy(copy, text, bytes);
+        assert_true(json_load_bytes(copy, bytes) <= json_load_bytes(text, sizeof text - 1));
+        free(copy);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +364,8 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_status_texts),
         cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_json_load_bytes),
+        cmocka_unit_test(test_json_load_bytes_of_a_cut_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

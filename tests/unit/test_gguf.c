@@ -22,7 +22,7 @@ static json_t *value_of(const struct checkpoint *checkpoint, const char *key)
     struct shoal_error error = {0};
     json_t *value;
 
-    assert_ok(checkpoint_value(checkpoint, key, &value, &error));
+    assert_ok(checkpoint_value(checkpoint, key, NULL, &value, &error));
     return value;
 }
 
@@ -398,9 +398,9 @@ static void test_refuses_values(void **state)
     gguf_file_f32(&f, "number", NAN);
     assert_ok(gguf_file_write(&f, at("values.gguf"), &error));
     assert_ok(checkpoint_open(at("values.gguf"), &c, &error));
-    assert_int_equal(checkpoint_value(c, "text", &value, &error), F);
+    assert_int_equal(checkpoint_value(c, "text", NULL, &value, &error), F);
     assert_non_null(strstr(error.text, "'text'"));
-    assert_int_equal(checkpoint_value(c, "number", &value, &error), F);
+    assert_int_equal(checkpoint_value(c, "number", NULL, &value, &error), F);
     checkpoint_close(&c);
 }
 

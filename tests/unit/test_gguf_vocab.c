@@ -17,7 +17,7 @@ static void read_vocab(struct gguf_vocab *vocab)
 
     assert_ok(checkpoint_open(VOCAB, &c, &error));
 #define READ_KEY(member, key)                                                                      \
-    assert_ok(checkpoint_value(c, "tokenizer.ggml." key, &vocab->member, &error));
+    assert_ok(checkpoint_value(c, "tokenizer.ggml." key, NULL, &vocab->member, &error));
     GGUF_VOCAB_KEYS(READ_KEY)
     checkpoint_close(&c);
 }

@@ -23,7 +23,7 @@ static struct tokenizer *make_tokenizer(const json_t *base, const json_t *change
     json_object_del(copy, "model");
     json_object_update(root, copy);
     text = json_dumps(root, 0);
-    assert_ok(tokenizer_parse(text, strlen(text), name, &tokenizer, &error));
+    assert_ok(tokenizer_parse(text, strlen(text), name, NULL, &tokenizer, &error));
     free(text);
     json_decref(copy);
     json_decref(root);

@@ -66,7 +66,8 @@ static enum shoal_status parse(
     const char *change, struct tokenizer **tokenizer, struct shoal_error *error)
 {
     char *text = make_json(change);
-    enum shoal_status status = tokenizer_parse(text, strlen(text), "t.json", tokenizer, error);
+    enum shoal_status status =
+        tokenizer_parse(text, strlen(text), "t.json", NULL, tokenizer, error);
 
     free(text);
     return status;
@@ -259,12 +260,14 @@ static void test_json(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        assert_int_equal(tokenizer_parse(texts[i], strlen(texts[i]), "t.json", &tokenizer, &error),
+        assert_int_equal(
+            tokenizer_parse(texts[i], strlen(texts[i]), "t.json", NULL, &tokenizer, &error),
             SHOAL_E_FORMAT);
         assert_true(!strncmp(error.text, "t.json: ", 8));
     }
     memset(deep, '[', DEPTH);
-    assert_int_equal(tokenizer_parse(deep, DEPTH, "t.json", &tokenizer, &error), SHOAL_E_FORMAT);
+    assert_int_equal(
+        tokenizer_parse(deep, DEPTH, "t.json", NULL, &tokenizer, &error), SHOAL_E_FORMAT);
     assert_non_null(strstr(error.text, "depth"));
     mem_free(deep);
 }

@@ -102,6 +102,11 @@ void thread_join(struct thread *thread)
     pthread_join(thread->handle, NULL);
 }
 
+void thread_yield(void)
+{
+    sched_yield();
+}
+
 int thread_cores(void)
 {
     cpu_set_t set;

@@ -35,6 +35,9 @@ enum shoal_status thread_start(struct thread *thread, void (*run)(void *arg), vo
     struct shoal_error *error) SHOAL_CHECKED;
 void thread_join(struct thread *thread);
 
+/* Lets another thread run, if one waits for the core: for waits that are too short to sleep. */
+void thread_yield(void);
+
 /* Cores this process may run on. */
 int thread_cores(void);
 

@@ -170,7 +170,7 @@ static inline void check_unpack(struct matrix y, device_addr payload, uint64_t p
 static inline void check_payload(struct matrix y, struct wire_info info, uint64_t payload_bytes)
 {
     assert(info.dtype == y.dtype && info.count == (uint64_t)(y.rows * y.cols));
-    assert(info.bytes == payload_bytes);
+    assert(info.bytes <= payload_bytes);
     (void)y, (void)info, (void)payload_bytes;
 }
 

@@ -142,7 +142,7 @@ struct compute_ops {
     /*
      * y = the tensor that was packed (wire/wire.h), bit for bit: y is dense, of the payload's type
      * and count. The payload lies in the arena, aligned to WIRE_ALIGNMENT, and was checked before.
-     * `payload_bytes` are what it takes, which a device cannot always ask it.
+     * `payload_bytes` are what it takes or more, which a device cannot always ask it.
      */
     void (*unpack)(struct stream *, struct matrix y, device_addr payload, uint64_t payload_bytes);
 };

@@ -91,8 +91,7 @@ static enum shoal_status try_packing(struct packing *p, size_t index, struct sho
     bytes = wire_encode(p->work->pool, tensor->dtype, data, count, p->payload);
     fetch_give(&p->fetch);
     /* What is packed stays so: it cannot be read in pieces. */
-    if (!tensor->packed && (double)bytes >= WIRE_WORTH_WHILE * (double)tensor->bytes)
-        return report(p, 0, 0, error);
+    if (!tensor->packed && !wire_is_worth(bytes, tensor->bytes)) return report(p, 0, 0, error);
     entry = add_entry(p, index, bytes);
     entry->packed = true;
     entry->checksum = checksum_of(p->payload, bytes);

@@ -14,8 +14,7 @@ static bool can_pack(const struct checkpoint_tensor *tensor)
 {
     uint64_t count;
 
-    return wire_packs(tensor->dtype) && tensor->bytes >= WIRE_LEAST_BYTES &&
-           shape_count(&tensor->shape, &count) && count <= WIRE_MOST;
+    return shape_count(&tensor->shape, &count) && wire_may_pack(tensor->dtype, count);
 }
 
 /* Puts a block's tensors into a group, those that no other block has. */

@@ -14,7 +14,8 @@
 #define AFTER_BYTES 64 /* nothing, after the last part: vector loads may reach into it */
 
 #define LEVELS 3
-#define TABLE_BYTES (3 * LEVELS)    /* three values a level; the fourth code says "next level" */
+/* Three values a level; the fourth code says "next level". */
+_Static_assert(WIRE_TABLE == 3 * LEVELS, "a table has three values for each level");
 #define PLANE_BYTES (WIRE_TILE / 8) /* one bit a weight */
 
 #define TILE_RAW 0x80000000u /* in a tile's entry; the rest counts units of its part's offset */

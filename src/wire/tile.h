@@ -7,13 +7,7 @@
 
 #include "wire/layout.h"
 
-/* The commonest values, and each value's rank among them; TABLE_BYTES for all others. */
-struct wire_table {
-    uint8_t values[TABLE_BYTES]; /* of the first level, then the next's */
-    uint8_t ranks[256];
-};
-
-void wire_table_init(struct wire_table *table, const uint8_t values[TABLE_BYTES]);
+void wire_table_init(struct wire_table *table, const uint8_t values[WIRE_TABLE]);
 
 /* A tile in a payload. */
 struct wire_tile {

@@ -175,7 +175,7 @@ INLINE __m256i codes_of(const struct wire_table *table, __m256i values)
 {
     __m256i all = ALL(0x3f);
 
-    for (int rank = 0; rank < TABLE_BYTES; rank++)
+    for (int rank = 0; rank < WIRE_TABLE; rank++)
         all = _mm256_andnot_si256(
             _mm256_and_si256(
                 _mm256_cmpeq_epi8(values, ALL(table->values[rank])), ALL(~rank_codes[rank])),

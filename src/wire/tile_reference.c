@@ -65,7 +65,7 @@ static void put_bit(uint8_t *to, size_t at, unsigned bit)
 /* ---- codes ---- */
 
 /*
- * ranks[i] is the place of weight i's value in the table, TABLE_BYTES for values that are not in
+ * ranks[i] is the place of weight i's value in the table, WIRE_TABLE for values that are not in
  * it. A level tells those apart that all levels before have left: two bits each, the lower ones of
  * all of them first. The first level's lie in the record, the others' in the part.
  */
@@ -118,11 +118,11 @@ static size_t put_ranks(uint8_t *codes, uint8_t *part, const uint8_t ranks[WIRE_
     return (at + 7) / 8;
 }
 
-void wire_table_init(struct wire_table *table, const uint8_t values[TABLE_BYTES])
+void wire_table_init(struct wire_table *table, const uint8_t values[WIRE_TABLE])
 {
-    memcpy(table->values, values, TABLE_BYTES);
-    memset(table->ranks, TABLE_BYTES, sizeof table->ranks);
-    for (uint8_t rank = 0; rank < TABLE_BYTES; rank++)
+    memcpy(table->values, values, WIRE_TABLE);
+    memset(table->ranks, WIRE_TABLE, sizeof table->ranks);
+    for (uint8_t rank = 0; rank < WIRE_TABLE; rank++)
         table->ranks[values[rank]] = rank;
 }
 
@@ -143,7 +143,7 @@ static void decode(const struct wire_kind *kind, const struct wire_tile *tile, u
     }
     values = tile->part + get_ranks(planes + kind->planes * PLANE_BYTES, tile->part, ranks);
     for (unsigned i = 0; i < WIRE_TILE; i++) {
-        uint8_t value = ranks[i] < TABLE_BYTES ? tile->table[ranks[i]] : *values++;
+        uint8_t value = ranks[i] < WIRE_TABLE ? tile->table[ranks[i]] : *values++;
 
         high[i] = (uint8_t)(value + tile->part[0]);
         for (unsigned plane = 0; plane < kind->planes; plane++)
@@ -183,7 +183,7 @@ static size_t encode(const struct wire_kind *kind, const struct wire_table *tabl
     }
     bytes = put_ranks(planes + kind->planes * PLANE_BYTES, part, ranks);
     for (int i = 0; i < WIRE_TILE; i++)
-        if (ranks[i] == TABLE_BYTES)
+        if (ranks[i] == WIRE_TABLE)
             part[bytes++] = (uint8_t)((high[i] & kind_coded(kind)) - part[0]);
     bytes = size_align(bytes, PART_UNIT);
     *raw = bytes >= kind_raw_part_bytes(kind);

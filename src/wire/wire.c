@@ -4,7 +4,9 @@
  */
 #include "wire/tile.h"
 
+#include <assert.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 
 static const char magic[4] = {'s', 'h', 'w', 'p'};
 
@@ -14,8 +16,8 @@ struct header {
     uint8_t dtype; /* wire_kind.code */
     uint8_t zero;
     uint64_t count, bytes;
-    uint8_t table[TABLE_BYTES];
-    uint8_t zeros[HEADER_BYTES - 24 - TABLE_BYTES];
+    uint8_t table[WIRE_TABLE];
+    uint8_t zeros[HEADER_BYTES - 24 - WIRE_TABLE];
 };
 
 _Static_assert(sizeof(struct header) == HEADER_BYTES, "the header has no holes");
@@ -47,6 +49,12 @@ bool wire_packs(enum dtype dtype)
     return wire_kind_of(dtype) != NULL;
 }
 
+bool wire_may_pack(enum dtype dtype, uint64_t count)
+{
+    return wire_packs(dtype) && count <= WIRE_MOST &&
+           count * wire_kind_of(dtype)->bytes >= WIRE_LEAST_BYTES;
+}
+
 uint64_t wire_bound(enum dtype dtype, uint64_t count)
 {
     const struct wire_kind *kind = wire_kind_of(dtype);
@@ -66,56 +74,56 @@ static const struct wire_path *best_path(void)
 
 /* ---- encoding ---- */
 
-/* The elements of a tile; the last one's are filled up with the last element. */
-static const uint8_t *tile_elements(const struct wire_kind *kind, const uint8_t *data,
-    uint64_t count, uint64_t tile, uint8_t buffer[2 * WIRE_TILE])
+/* Fills up a tile whose first `bytes` are there with its last element. */
+static void fill_tile(const struct wire_kind *kind, uint8_t tile[2 * WIRE_TILE], size_t bytes)
 {
-    const uint8_t *elements = data + tile * WIRE_TILE * kind->bytes;
-    uint64_t left = count - tile * WIRE_TILE;
-
-    if (left >= WIRE_TILE) return elements;
-    memcpy(buffer, elements, left * kind->bytes);
-    for (uint64_t i = left; i < WIRE_TILE; i++)
-        memcpy(buffer + i * kind->bytes, elements + (left - 1) * kind->bytes, kind->bytes);
-    return buffer;
+    for (size_t at = bytes; at < (size_t)WIRE_TILE * kind->bytes; at += kind->bytes)
+        memcpy(tile + at, tile + bytes - kind->bytes, kind->bytes);
 }
 
 #define SAMPLE_TILES 64
 
 /* The commonest values of tiles spread over the whole; among equals, the smaller. */
 static void choose_table(const struct wire_path *path, const struct wire_kind *kind,
-    const uint8_t *data, uint64_t count, struct wire_table *table)
+    const uint8_t *data, uint64_t count, uint8_t table[WIRE_TABLE])
 {
-    uint8_t buffer[2 * WIRE_TILE], values[WIRE_TILE], commonest[TABLE_BYTES];
+    uint8_t last[2 * WIRE_TILE], values[WIRE_TILE];
     uint64_t tiles = wire_tiles(count), sampled = tiles < SAMPLE_TILES ? tiles : SAMPLE_TILES;
     int32_t counts[256] = {0};
 
     for (uint64_t i = 0; i < sampled; i++) {
-        path->values(kind, tile_elements(kind, data, count, i * tiles / sampled, buffer), values);
+        uint64_t tile = i * tiles / sampled, left = count - tile * WIRE_TILE;
+        const uint8_t *elements = data + tile * WIRE_TILE * kind->bytes;
+
+        if (left < WIRE_TILE) {
+            memcpy(last, elements, left * kind->bytes);
+            fill_tile(kind, last, left * kind->bytes);
+            elements = last;
+        }
+        path->values(kind, elements, values);
         for (int j = 0; j < WIRE_TILE; j++)
             counts[values[j]]++;
     }
-    for (int rank = 0; rank < TABLE_BYTES; rank++) {
+    for (int rank = 0; rank < WIRE_TABLE; rank++) {
         int most = 0;
 
         for (int value = 1; value < 256; value++)
             if (counts[value] > counts[most]) most = value;
-        commonest[rank] = (uint8_t)most;
+        table[rank] = (uint8_t)most;
         counts[most] = -1;
     }
-    wire_table_init(table, commonest);
 }
 
-#define GROUP_TILES 32 /* of one call of the pool */
+#define GROUP_TILES 32     /* of one call of the pool */
+#define MOST_RAW_PART 1024 /* of any kind's raw tile */
 
-struct encoding {
-    const struct wire_kind *kind;
-    const struct wire_path *path;
+/* Whole tiles, one after another, to be encoded by a pool. */
+struct tile_run {
+    struct wire_encoder *encoder;
     struct wire_layout layout;
-    struct wire_table table;
     const uint8_t *data;
-    uint64_t count;
-    uint8_t *payload;
+    uint64_t tiles;
+    _Atomic int64_t turn; /* the group whose parts come next */
 };
 
 static uint8_t *entry_at(uint8_t *payload, uint64_t tile)
@@ -128,73 +136,153 @@ static void put_u32(uint8_t *to, uint32_t value)
     memcpy(to, &value, sizeof value);
 }
 
-/* The tiles of a group, their parts one after another where the bound has room for them; a tile's
- * entry is its part's size for now. */
+/* Appends the parts of `count` tiles from `first` on. `entries`: their sizes in units. */
+static void append_parts(struct wire_encoder *e, const struct wire_layout *layout, uint64_t first,
+    uint64_t count, const uint32_t *entries, const uint8_t *parts)
+{
+    uint64_t bytes = 0;
+
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t at = e->parts_bytes + bytes;
+
+        put_u32(
+            entry_at(e->payload, first + i), (uint32_t)(at / PART_UNIT) | (entries[i] & TILE_RAW));
+        bytes += (uint64_t)(entries[i] & ~TILE_RAW) * PART_UNIT;
+    }
+    if (layout->parts + e->parts_bytes + bytes <= e->room)
+        memcpy(e->payload + layout->parts + e->parts_bytes, parts, bytes);
+    e->parts_bytes += bytes;
+}
+
+/* Records have their places; parts are appended in turn. Groups are handed out in order, so that
+ * those before this one are ready or nearly so. */
 static void encode_group(void *arg, int64_t index, int worker)
 {
-    const struct encoding *e = arg;
-    uint64_t first = (uint64_t)index * GROUP_TILES, left = e->layout.tiles - first;
-    uint8_t *parts = e->payload + e->layout.parts + first * kind_raw_part_bytes(e->kind);
+    struct tile_run *run = arg;
+    struct wire_encoder *e = run->encoder;
+    uint64_t begin = (uint64_t)index * GROUP_TILES, left = run->tiles - begin;
+    uint64_t count = left < GROUP_TILES ? left : GROUP_TILES, first = e->tiles + begin;
+    uint8_t parts[GROUP_TILES * MOST_RAW_PART + PART_ROOM];
+    uint32_t entries[GROUP_TILES];
+    size_t used = 0;
 
     (void)worker;
-    for (uint64_t tile = first; tile < first + (left < GROUP_TILES ? left : GROUP_TILES); tile++) {
-        uint8_t buffer[2 * WIRE_TILE], part[PART_ROOM];
-        const uint8_t *elements = tile_elements(e->kind, e->data, e->count, tile, buffer);
-        uint8_t *record = e->payload + e->layout.records + tile * kind_record_bytes(e->kind);
+    for (uint64_t i = 0; i < count; i++) {
+        const uint8_t *elements = run->data + (begin + i) * WIRE_TILE * e->kind->bytes;
+        uint8_t *record =
+            e->payload + run->layout.records + (first + i) * kind_record_bytes(e->kind);
         bool raw;
-        size_t bytes = e->path->encode(e->kind, &e->table, elements, record, part, &raw);
+        size_t bytes = e->path->encode(e->kind, &e->table, elements, record, parts + used, &raw);
 
-        memcpy(parts, part, bytes);
-        parts += bytes;
-        put_u32(entry_at(e->payload, tile), (uint32_t)(bytes / PART_UNIT) | (raw ? TILE_RAW : 0));
+        used += bytes;
+        entries[i] = (uint32_t)(bytes / PART_UNIT) | (raw ? TILE_RAW : 0);
+    }
+    while (atomic_load(&run->turn) != index)
+        thread_yield();
+    append_parts(e, &run->layout, first, count, entries, parts);
+    atomic_store(&run->turn, index + 1);
+}
+
+static void encode_tiles(
+    struct wire_encoder *e, struct pool *pool, const uint8_t *data, uint64_t tiles)
+{
+    struct tile_run run = {e, layout_of(e->kind, e->count), data, tiles, 0};
+    int64_t groups = (int64_t)((tiles + GROUP_TILES - 1) / GROUP_TILES);
+
+    if (pool)
+        pool_run(pool, groups, encode_group, &run);
+    else
+        for (int64_t i = 0; i < groups; i++)
+            encode_group(&run, i, 0);
+    e->tiles += tiles;
+}
+
+/* Whether all records have room; if not, nothing at all is written. */
+static bool has_room(const struct wire_encoder *e)
+{
+    struct wire_layout layout = layout_of(e->kind, e->count);
+
+    return payload_bytes(&layout, 0) <= e->room;
+}
+
+static void begin_on(const struct wire_path *path, struct wire_encoder *e, enum dtype dtype,
+    uint64_t count, const uint8_t table[WIRE_TABLE], void *payload, uint64_t room)
+{
+    *e = (struct wire_encoder){.kind = wire_kind_of(dtype),
+        .path = path,
+        .payload = payload,
+        .count = count,
+        .room = room};
+    wire_table_init(&e->table, table);
+}
+
+void wire_begin(struct wire_encoder *encoder, enum dtype dtype, uint64_t count,
+    const uint8_t table[WIRE_TABLE], void *payload, uint64_t room)
+{
+    begin_on(best_path(), encoder, dtype, count, table, payload, room);
+}
+
+void wire_add(struct wire_encoder *e, struct pool *pool, const void *data, uint64_t bytes)
+{
+    const size_t tile_bytes = (size_t)WIRE_TILE * e->kind->bytes;
+    const uint8_t *from = data;
+
+    if (!has_room(e)) return;
+    while (bytes) {
+        uint64_t some = bytes / tile_bytes * tile_bytes;
+
+        if (!e->kept && some) {
+            encode_tiles(e, pool, from, some / tile_bytes);
+        } else {
+            some = tile_bytes - e->kept < bytes ? tile_bytes - e->kept : bytes;
+            memcpy(e->begun + e->kept, from, some);
+            e->kept += some;
+            if (e->kept == tile_bytes) {
+                encode_tiles(e, NULL, e->begun, 1);
+                e->kept = 0;
+            }
+        }
+        from += some;
+        bytes -= some;
     }
 }
 
-/* Moves the groups' parts together and turns the entries into offsets. Returns the parts' bytes. */
-static uint64_t join_groups(const struct encoding *e)
+uint64_t wire_end(struct wire_encoder *e)
 {
-    uint8_t *parts = e->payload + e->layout.parts;
-    uint64_t at = 0, moved = 0;
+    struct wire_layout layout = layout_of(e->kind, e->count);
+    struct header header = {.version = WIRE_VERSION, .dtype = e->kind->code, .count = e->count};
+    uint64_t end;
 
-    for (uint64_t tile = 0; tile < e->layout.tiles; tile++) {
-        uint32_t entry = load_u32(entry_at(e->payload, tile));
-
-        put_u32(entry_at(e->payload, tile), (uint32_t)(at / PART_UNIT) | (entry & TILE_RAW));
-        at += (uint64_t)(entry & ~TILE_RAW) * PART_UNIT;
-        if ((tile + 1) % GROUP_TILES && tile + 1 < e->layout.tiles) continue;
-        memmove(parts + moved,
-            parts + tile / GROUP_TILES * GROUP_TILES * kind_raw_part_bytes(e->kind), at - moved);
-        moved = at;
+    if (!has_room(e)) return payload_bytes(&layout, layout.tiles * kind_raw_part_bytes(e->kind));
+    if (e->kept) {
+        fill_tile(e->kind, e->begun, e->kept);
+        encode_tiles(e, NULL, e->begun, 1);
     }
-    put_u32(entry_at(e->payload, e->layout.tiles), (uint32_t)(at / PART_UNIT));
-    return at;
+    assert(e->tiles == layout.tiles);
+    header.bytes = payload_bytes(&layout, e->parts_bytes);
+    if (header.bytes > e->room) return header.bytes;
+    memcpy(header.magic, magic, sizeof magic);
+    memcpy(header.table, e->table.values, WIRE_TABLE);
+    memcpy(e->payload, &header, sizeof header);
+    put_u32(entry_at(e->payload, layout.tiles), (uint32_t)(e->parts_bytes / PART_UNIT));
+    end = HEADER_BYTES + (layout.tiles + 1) * 4;
+    memset(e->payload + end, 0, layout.records - end);
+    end = layout.parts + e->parts_bytes;
+    memset(e->payload + end, 0, header.bytes - end);
+    return header.bytes;
 }
 
 uint64_t wire_encode_on(const struct wire_path *path, struct pool *pool, enum dtype dtype,
     const void *data, uint64_t count, void *payload)
 {
     const struct wire_kind *kind = wire_kind_of(dtype);
-    struct header header = {.version = WIRE_VERSION, .dtype = kind->code, .count = count};
-    struct encoding e = {kind, path, layout_of(kind, count), {{0}, {0}}, data, count, payload};
-    int64_t groups = (int64_t)((e.layout.tiles + GROUP_TILES - 1) / GROUP_TILES);
-    uint64_t parts_bytes, end;
+    struct wire_encoder encoder;
+    uint8_t table[WIRE_TABLE];
 
-    memcpy(header.magic, magic, sizeof magic);
-    choose_table(path, kind, data, count, &e.table);
-    memcpy(header.table, e.table.values, TABLE_BYTES);
-    if (pool)
-        pool_run(pool, groups, encode_group, &e);
-    else
-        for (int64_t i = 0; i < groups; i++)
-            encode_group(&e, i, 0);
-    parts_bytes = join_groups(&e);
-    header.bytes = payload_bytes(&e.layout, parts_bytes);
-    memcpy(payload, &header, sizeof header);
-    end = HEADER_BYTES + (e.layout.tiles + 1) * 4;
-    memset(e.payload + end, 0, e.layout.records - end);
-    end = e.layout.parts + parts_bytes;
-    memset(e.payload + end, 0, header.bytes - end);
-    return header.bytes;
+    choose_table(path, kind, data, count, table);
+    begin_on(path, &encoder, dtype, count, table, payload, wire_bound(dtype, count));
+    wire_add(&encoder, pool, data, count * kind->bytes);
+    return wire_end(&encoder);
 }
 
 uint64_t wire_encode(
@@ -203,23 +291,24 @@ uint64_t wire_encode(
     return wire_encode_on(best_path(), pool, dtype, data, count, payload);
 }
 
-double wire_estimate(enum dtype dtype, const void *sample, uint64_t count)
+double wire_estimate(
+    enum dtype dtype, const void *sample, uint64_t count, uint8_t table[WIRE_TABLE])
 {
     const struct wire_kind *kind = wire_kind_of(dtype);
     const struct wire_path *path = best_path();
     uint8_t record[2 * WIRE_TILE], part[PART_ROOM];
-    struct wire_table table;
     uint64_t tiles = count / WIRE_TILE, bytes = 0;
     const uint8_t *data = sample;
+    struct wire_table ranked;
     bool raw;
 
-    if (!tiles) return 1;
-    choose_table(path, kind, data, tiles * WIRE_TILE, &table);
+    choose_table(path, kind, data, tiles * WIRE_TILE, table);
+    wire_table_init(&ranked, table);
     for (uint64_t tile = 0; tile < tiles; tile++)
         bytes +=
             4 + kind_record_bytes(kind) +
-            path->encode(kind, &table, data + tile * WIRE_TILE * kind->bytes, record, part, &raw);
-    return (double)bytes / (double)(tiles * WIRE_TILE * kind->bytes);
+            path->encode(kind, &ranked, data + tile * WIRE_TILE * kind->bytes, record, part, &raw);
+    return tiles ? (double)bytes / (double)(tiles * WIRE_TILE * kind->bytes) : 1;
 }
 
 /* ---- checking ---- */

@@ -17,9 +17,17 @@
 #define WIRE_MOST ((uint64_t)1 << 33) /* elements of a payload; the caller sees to it */
 #define WIRE_WORTH_WHILE 0.95         /* a tensor is packed only if it comes to less of its bytes */
 #define WIRE_LEAST_BYTES 65536        /* smaller tensors stay as they are */
+#define WIRE_TABLE 9                  /* values in a payload's table */
 
 /* Whether there is a codec for it. */
 bool wire_packs(enum dtype dtype);
+
+/* Whether a tensor of so many elements is worth a try, and whether what came of it is worth it. */
+bool wire_may_pack(enum dtype dtype, uint64_t count);
+static inline bool wire_is_worth(uint64_t packed_bytes, uint64_t bytes)
+{
+    return (double)packed_bytes < WIRE_WORTH_WHILE * (double)bytes;
+}
 
 static inline uint64_t wire_tiles(uint64_t count)
 {
@@ -35,6 +43,34 @@ uint64_t wire_bound(enum dtype dtype, uint64_t count);
  */
 uint64_t wire_encode(
     struct pool *pool, enum dtype dtype, const void *data, uint64_t count, void *payload);
+
+/* The commonest values of a tensor, and each value's rank among them; WIRE_TABLE for all others. */
+struct wire_table {
+    uint8_t values[WIRE_TABLE]; /* three of the first level, then the next's */
+    uint8_t ranks[256];
+};
+
+/*
+ * The same piece by piece, as the elements come from somewhere. The payload has `room` bytes and
+ * nothing is written behind them, whatever the data; wire_end returns what it takes, and where that
+ * is more than the room the payload is of no use. The bytes depend on elements and table only.
+ */
+struct wire_encoder {
+    const struct wire_kind *kind;
+    const struct wire_path *path;
+    struct wire_table table;
+    uint8_t *payload;
+    uint64_t count, room;
+    uint64_t tiles, parts_bytes; /* done so far */
+    size_t kept;                 /* bytes of a tile that has begun */
+    uint8_t begun[2 * WIRE_TILE];
+};
+
+void wire_begin(struct wire_encoder *encoder, enum dtype dtype, uint64_t count,
+    const uint8_t table[WIRE_TABLE], void *payload, uint64_t room);
+/* The next bytes; a piece may end within an element. All together are count elements' at most. */
+void wire_add(struct wire_encoder *encoder, struct pool *pool, const void *data, uint64_t bytes);
+uint64_t wire_end(struct wire_encoder *encoder);
 
 /* What a payload's header says. */
 struct wire_info {
@@ -70,7 +106,11 @@ enum shoal_status wire_check_header(const void *header, uint64_t bytes, const ch
 void wire_decode_reference(const void *payload, uint64_t first, uint64_t tiles, void *data);
 void wire_decode(const void *payload, uint64_t first, uint64_t tiles, void *data);
 
-/* What of its bytes a tensor will keep, from a sample of whole tiles of it: `count` elements. */
-double wire_estimate(enum dtype dtype, const void *sample, uint64_t count);
+/*
+ * From a sample of whole tiles of a tensor, `count` elements: what of its bytes it will keep if it
+ * is packed with the table that is chosen here. 1 if there is no whole tile.
+ */
+double wire_estimate(
+    enum dtype dtype, const void *sample, uint64_t count, uint8_t table[WIRE_TABLE]);
 
 #endif

@@ -97,6 +97,7 @@ static void test_sizes(void **state)
 {
     enum { COUNT = 1 << 20 };
     uint16_t *data = wire_room(COUNT * 2);
+    uint8_t table[WIRE_TABLE];
     static const double most[] = {0.675, 0.86, 0.86};
 
     (void)state;
@@ -110,13 +111,95 @@ static void test_sizes(void **state)
         print_message("%s: %.4f of a Gaussian\n", dtype_name(dtype), packed);
         assert_true(packed < most[i_]);
         /* From a thirtieth of it, as well. */
-        assert_true(fabs(wire_estimate(dtype, data, 1 << 15) - packed) < 0.01 * packed);
+        assert_true(fabs(wire_estimate(dtype, data, 1 << 15, table) - packed) < 0.01 * packed);
         wire_fill(dtype, data, 0, COUNT, FILL_BITS);
         assert_true(ratio(dtype, data, COUNT) < 1.005);
     }
-    assert_true(wire_estimate(DTYPE_BF16, data, 0) == 1);
+    assert_true(wire_estimate(DTYPE_BF16, data, 0, table) == 1);
     assert_false(wire_packs(DTYPE_F32));
     free(data);
+}
+
+/* ---- piece by piece ---- */
+
+/* The payload of pieces of up to `most` bytes, in memory of exactly `room` bytes; its bytes. */
+static uint64_t pack_pieces(enum dtype dtype, const void *data, uint64_t count,
+    const uint8_t *table, uint64_t most, void *payload, uint64_t room)
+{
+    const uint64_t size = count * (uint64_t)dtype_bytes(dtype, 1);
+    struct wire_encoder encoder;
+
+    wire_begin(&encoder, dtype, count, table, payload, room);
+    for (uint64_t at = 0, some; at < size; at += some) {
+        /* At any address, and of a length that ends within elements. */
+        uint8_t *piece;
+
+        some = 1 + test_random(&seed) % most;
+        if (some > size - at) some = size - at;
+        piece = malloc(some + 1);
+        memcpy(piece + 1, (const uint8_t *)data + at, some);
+        wire_add(&encoder, NULL, piece + 1, some);
+        free(piece);
+    }
+    return wire_end(&encoder);
+}
+
+static void test_pieces(void **state)
+{
+    static const uint64_t lengths[] = {0, 1, 1023, 1025, 2048, 33333, 70001};
+    static uint16_t data[70001];
+
+    (void)state;
+    EVERY_DTYPE(dtype)
+    for (int round = 0; round < 4 * FILLINGS; round++) {
+        uint64_t count = lengths[(size_t)round % (sizeof lengths / sizeof *lengths)], bytes;
+        uint8_t *want, *got;
+
+        wire_fill(dtype, data, 0, 70001, (enum filling)(round % FILLINGS));
+        want = pack(dtype, data, count, &bytes);
+        got = wire_room(bytes);
+        /* With the table of the whole it is the same payload, in memory of exactly its size. */
+        assert_int_equal(
+            pack_pieces(dtype, data, count, want + 24, round % 2 ? 5000 : 90000, got, bytes),
+            bytes);
+        assert_memory_equal(got, want, bytes);
+        free(got);
+        free(want);
+    }
+}
+
+/* Any table and any room: all that is written is in the room, and what it takes is told. */
+static void test_room(void **state)
+{
+    enum { COUNT = 9000 };
+    static const uint8_t tables[2][WIRE_TABLE] = {{0}, {9, 8, 7, 6, 5, 4, 3, 2, 1}};
+    static uint16_t data[COUNT], back[COUNT];
+
+    (void)state;
+    EVERY_DTYPE(dtype)
+    for (int round = 0; round < 2 * FILLINGS; round++) {
+        const uint8_t *table = tables[round / FILLINGS];
+        uint64_t bound = wire_bound(dtype, COUNT), bytes;
+        uint8_t *payload = wire_room(bound);
+        struct shoal_error error = {0};
+        struct wire_info info;
+
+        wire_fill(dtype, data, 0, COUNT, (enum filling)(round % FILLINGS));
+        bytes = pack_pieces(dtype, data, COUNT, table, 3000, payload, bound);
+        assert_true(bytes <= bound);
+        assert_ok(wire_check(payload, bytes, "here", &info, &error));
+        wire_decode(payload, 0, wire_tiles(COUNT), back);
+        assert_memory_equal(back, data, COUNT * (uint64_t)dtype_bytes(dtype, 1));
+        free(payload);
+        for (int i = 0; i < 8; i++) {
+            uint64_t room = i ? test_random(&seed) % (bytes / 64) * 64 : bytes - 64, told;
+
+            payload = wire_room(room);
+            told = pack_pieces(dtype, data, COUNT, table, 3000, payload, room);
+            assert_true(told > room && told >= bytes && told <= bound);
+            free(payload);
+        }
+    }
 }
 
 /* ---- the paths ---- */
@@ -157,11 +240,11 @@ static void assert_same_tile(
 static void test_paths_agree(void **state)
 {
     static uint8_t elements[2 * WIRE_TILE];
-    uint8_t tables[3][TABLE_BYTES] = {{0, 255, 254, 1, 253, 252, 2, 251, 250},
+    uint8_t tables[3][WIRE_TABLE] = {{0, 255, 254, 1, 253, 252, 2, 251, 250},
         {0, 0xf8, 0xf0, 8, 0xe8, 0xe0, 0x10, 0xd8, 0xd0}, {0}};
 
     (void)state;
-    for (int i = 0; i < TABLE_BYTES; i++)
+    for (int i = 0; i < WIRE_TABLE; i++)
         tables[2][i] = (uint8_t)(i << 4);
     for (int index = 0; wire_path_at(index); index++) {
         print_message("%s\n", wire_path_at(index)->name);
@@ -259,7 +342,7 @@ static void test_damage(void **state)
          * worse, nor is another count of as many tiles. */
         for (uint64_t bit = 0; bit < 8 * bytes; bit += bit < 8 * 128 ? 1 : 97) {
             bool free_choice =
-                (bit >= 64 && bit < 64 + 10) || (bit / 8 >= 24 && bit / 8 < 24 + TABLE_BYTES);
+                (bit >= 64 && bit < 64 + 10) || (bit / 8 >= 24 && bit / 8 < 24 + WIRE_TABLE);
             bool held;
 
             payload[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -287,6 +370,8 @@ int main(void)
         cmocka_unit_test(test_every_pattern),
         cmocka_unit_test(test_lengths_and_distributions),
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_room),
         cmocka_unit_test(test_paths_agree),
         cmocka_unit_test(test_format),
         cmocka_unit_test(test_damage),

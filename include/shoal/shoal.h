@@ -208,7 +208,8 @@ SHOAL_API void shoal_plan_destroy(struct shoal_plan **plan);
 
 struct shoal_plan_summary {
     bool fits;
-    uint64_t vram_bytes;      /* the budget */
+    bool packs;          /* packed blocks are packed while they are read: their files are plain */
+    uint64_t vram_bytes; /* the budget */
     uint64_t peak_vram_bytes; /* what the run will use at its peak, exactly; 0 if it does not fit */
     uint64_t least_vram_bytes; /* the least budget that works with the same options */
     uint64_t full_vram_bytes;  /* from this budget on nothing streams */
@@ -291,6 +292,7 @@ struct shoal_report {
     double first_step_seconds; /* which reads the weights */
     double step_seconds;       /* the best of the others; of a single step, that one */
     char reader[64];           /* how files were read: "io_uring, direct" */
+    char note[400]; /* what was done otherwise than planned, and why, in a sentence; "": nothing */
 };
 
 SHOAL_API void shoal_result_report(const struct shoal_result *result, struct shoal_report *report);

@@ -28,11 +28,19 @@ static void print_report(const struct job *job, const struct shoal_report *repor
         cli_seconds(report->step_seconds).text, cli_seconds(report->first_step_seconds).text,
         cli_size(report->step_bytes).text, cli_size(report->step_read_bytes).text);
     printf("files     %s read (%s)\n", cli_size(report->read_bytes).text, report->reader);
+    if (job->summary.packs && !report->note[0])
+        printf("packed    %d of %d blocks, while they were read\n", job->summary.packed_blocks,
+            job->summary.blocks);
     printf("peak      %s of device memory, ", cli_size(report->peak_vram_bytes).text);
     if (job->request.vram_bytes == SHOAL_UNLIMITED)
         puts("no limit");
     else
         printf("%s allowed\n", cli_size(job->request.vram_bytes).text);
+    if (report->note[0]) {
+        printf("note: ");
+        cli_print_clean(stdout, report->note);
+        putchar('\n');
+    }
 }
 
 static void print_json_report(const struct job *job, const struct shoal_report *report)
@@ -55,6 +63,8 @@ static void print_json_report(const struct job *job, const struct shoal_report *
     printf("\"read_bytes\": %llu, \"step_read_bytes\": %llu, \"reader\": ",
         (unsigned long long)report->read_bytes, (unsigned long long)report->step_read_bytes);
     cli_json_string(stdout, report->reader);
+    printf(", \"note\": ");
+    cli_json_string(stdout, report->note);
     printf(", \"seconds\": %.6f, \"wait_seconds\": %.6f, \"first_step_seconds\": %.6f, "
            "\"step_seconds\": %.6f",
         report->seconds, report->wait_seconds, report->first_step_seconds, report->step_seconds);

@@ -138,8 +138,7 @@ static void note_what_has_no_effect(struct job *job)
         job_note(job, true, "--wire packed has no effect here: %s",
             plan->resident_blocks >= plan->blocks
                 ? "every block stays on the device"
-                : "the files hold plain weights; shoal convert packs them once, as generate with "
-                  "--disk-cache DIR does");
+                : "what crosses only once is not packed, nor what does not get smaller by it");
     if (given[OPTION_LANES] && request->lanes != SHOAL_AUTO && request->lanes > plan->lanes)
         job_note(
             job, true, "--lanes %d: %d are all that this run has", request->lanes, plan->lanes);

@@ -337,6 +337,7 @@ static const char *find_fault(
     if (strcmp(outcome->latents.text, verify->latents.text) != 0 ||
         strcmp(outcome->pictures.text, verify->pictures.text) != 0)
         return " DIFFERENT";
+    if (report->note[0]) return NULL; /* another plan was run, for a reason that is the files' */
     if (report->peak_vram_bytes != row->plan.peak_vram_bytes ||
         report->peak_vram_bytes > row->request.vram_bytes)
         return " PEAK";

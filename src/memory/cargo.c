@@ -5,10 +5,10 @@
 #include "base/reader.h"
 #include "base/size.h"
 #include "tensor/quant.h"
-#include "wire/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Ranges that lie closer than this are read as one: the drive would have been there anyway. */
 #define GAP_BYTES (64u << 10)
@@ -24,7 +24,7 @@ static int32_t count_parts(const struct block *block)
     return count;
 }
 
-static void list_parts(struct cargo *c)
+static void list_parts(struct cargo *c, const struct cargo_room *rooms)
 {
     struct cargo_part *part = c->parts;
 
@@ -33,12 +33,19 @@ static void list_parts(struct cargo *c)
         uint64_t at = w->offset;
 
         for (int32_t p = 0; p < w->piece_count; p++) {
-            *part++ = (struct cargo_part){.tensor = w->pieces[p],
-                .bytes = w->pieces[p]->stored_bytes,
+            const struct cargo_room *room = rooms && rooms->bytes ? rooms : NULL;
+
+            *part = (struct cargo_part){.tensor = w->pieces[p],
+                .room = room,
+                .bytes = room ? room->bytes : w->pieces[p]->stored_bytes,
                 .values_offset = at,
-                .weight = i};
+                .weight = i,
+                .packed = room || w->pieces[p]->packed};
             at += w->pieces[p]->bytes;
-            c->packed = c->packed || w->pieces[p]->packed;
+            c->packed = c->packed || part->packed;
+            c->packs = c->packs || room;
+            part++;
+            rooms += rooms != NULL;
         }
     }
 }
@@ -103,7 +110,7 @@ static void list_copies(struct cargo *c, const struct run *run, struct cargo_chu
     chunk->first_copy = c->copy_count;
     for (int32_t i = run->first; i < run->first + run->count; i++) {
         const struct cargo_part *part = &c->parts[i];
-        uint64_t begin = part->tensor->offset, end = begin + part->bytes;
+        uint64_t begin = part->tensor->offset, end = begin + part->tensor->stored_bytes;
         uint64_t from = begin > chunk->offset ? begin : chunk->offset;
         uint64_t to = end < chunk_end ? end : chunk_end;
 
@@ -131,34 +138,40 @@ static void list_chunks(struct cargo *c)
                 .offset = at,
                 .bytes = size_align(least, READER_ALIGNMENT),
                 .least = least,
-                .at = c->image_bytes};
+                .at = c->read_bytes};
             list_copies(c, &run, chunk);
-            c->image_bytes += chunk->bytes;
+            c->read_bytes += chunk->bytes;
         }
     }
 }
 
+/* What is packed while it is read waits as it crosses. */
+static uint64_t image_bytes(const struct cargo *c, uint64_t read_bytes)
+{
+    return c->packs ? size_align(c->bytes, READER_ALIGNMENT) : read_bytes;
+}
+
 /* ---- the whole ---- */
 
-static enum shoal_status init_parts(
-    struct cargo *c, const struct block *block, struct shoal_error *error)
+static enum shoal_status init_parts(struct cargo *c, const struct block *block,
+    const struct cargo_room *rooms, struct shoal_error *error)
 {
     *c = (struct cargo){.block = block, .part_count = count_parts(block)};
     c->parts = mem_calloc((size_t)c->part_count, sizeof *c->parts);
     if (!c->parts) FAIL_MEMORY(error);
-    list_parts(c);
+    list_parts(c, rooms);
     place_parts(c);
     qsort(c->parts, (size_t)c->part_count, sizeof *c->parts, by_file);
     return SHOAL_OK;
 }
 
-enum shoal_status cargo_init(
-    struct cargo *cargo, const struct block *block, struct shoal_error *error)
+enum shoal_status cargo_init(struct cargo *cargo, const struct block *block,
+    const struct cargo_room *rooms, struct shoal_error *error)
 {
     uint64_t chunks = 0;
     struct run run;
 
-    TRY(init_parts(cargo, block, error));
+    TRY(init_parts(cargo, block, rooms, error));
     for (int32_t first = 0; first < cargo->part_count; first += run.count) {
         run = run_at(cargo, first);
         chunks += chunks_of(&run);
@@ -171,6 +184,7 @@ enum shoal_status cargo_init(
         FAIL_MEMORY(error);
     }
     list_chunks(cargo);
+    cargo->image_bytes = image_bytes(cargo, cargo->read_bytes);
     return SHOAL_OK;
 }
 
@@ -182,18 +196,20 @@ void cargo_fini(struct cargo *cargo)
     *cargo = (struct cargo){0};
 }
 
-enum shoal_status cargo_measure(
-    const struct block *block, struct cargo_size *size, struct shoal_error *error)
+enum shoal_status cargo_measure(const struct block *block, const struct cargo_room *rooms,
+    struct cargo_size *size, struct shoal_error *error)
 {
+    uint64_t read_bytes = 0;
     struct cargo c;
     struct run run;
 
-    TRY(init_parts(&c, block, error));
+    TRY(init_parts(&c, block, rooms, error));
     *size = (struct cargo_size){.bytes = c.bytes, .packed = c.packed};
     for (int32_t first = 0; first < c.part_count; first += run.count) {
         run = run_at(&c, first);
-        size->image_bytes += size_align(run.end - run.begin, READER_ALIGNMENT);
+        read_bytes += size_align(run.end - run.begin, READER_ALIGNMENT);
     }
+    size->image_bytes = image_bytes(&c, read_bytes);
     cargo_fini(&c);
     return SHOAL_OK;
 }
@@ -271,6 +287,47 @@ enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chun
         else if (chunk->offset + copy->from == tensor->offset)
             TRY(check_payload(tensor, data + copy->from, copy->bytes, error));
         TRY(check_sum(cargo, copy, chunk->offset + copy->from, data + copy->from, sum, error));
+    }
+    return SHOAL_OK;
+}
+
+/* ---- packing ---- */
+
+/* A tensor's last bytes have been packed. */
+static enum shoal_status end_part(const struct cargo *cargo, const struct cargo_part *part,
+    struct cargo_packer *packer, struct shoal_error *error)
+{
+    uint64_t bytes = wire_end(&packer->encoder);
+
+    if (bytes <= part->room->bytes) return SHOAL_OK;
+    packer->outgrown = part->tensor;
+    FAIL(error, SHOAL_E_UNSUPPORTED,
+        "%s: tensor %s (block %s) packs worse than its sample: it takes %llu bytes where %llu were "
+        "kept for it: give --wire raw",
+        part->tensor->file->path, part->tensor->name, cargo->block->name, (unsigned long long)bytes,
+        (unsigned long long)part->room->bytes);
+}
+
+enum shoal_status cargo_pack(const struct cargo *cargo, const struct cargo_chunk *chunk,
+    const char *data, struct cargo_packer *packer, char *image, struct shoal_error *error)
+{
+    for (int32_t i = 0; i < chunk->copy_count; i++) {
+        const struct cargo_copy *copy = &cargo->copies[chunk->first_copy + i];
+        const struct cargo_part *part = &cargo->parts[copy->part];
+        const struct checkpoint_tensor *tensor = part->tensor;
+        uint64_t offset = chunk->offset + copy->from;
+
+        if (!part->room) {
+            memcpy(image + copy->to, data + copy->from, copy->bytes);
+            continue;
+        }
+        if (offset == tensor->offset)
+            wire_begin(&packer->encoder, tensor->dtype,
+                tensor->bytes / (uint64_t)dtype_bytes(tensor->dtype, 1), part->room->table,
+                image + part->offset, part->room->bytes);
+        wire_add(&packer->encoder, packer->pool, data + copy->from, copy->bytes);
+        if (offset + copy->bytes == tensor->offset + tensor->stored_bytes)
+            TRY(end_part(cargo, part, packer, error));
     }
     return SHOAL_OK;
 }

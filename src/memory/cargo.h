@@ -11,27 +11,37 @@
  *     span     |norm| qkv                     |           in the arena, as struct block says
  *
  * A block whose file holds packed tensors (wire/wire.h) crosses packed: its span holds payloads,
- * and is unpacked into a buffer laid out as the block.
+ * and is unpacked into a buffer laid out as the block. A block of plain tensors can cross packed
+ * too: then its chunks are packed as they come, into an image that is laid out as its span.
  */
 #ifndef MEMORY_CARGO_H
 #define MEMORY_CARGO_H
 
 #include "base/checksum.h"
 #include "models/model.h"
+#include "wire/wire.h"
 
 #define CARGO_CHUNK_BYTES (1u << 20) /* of a read: large enough for a drive, small in a ring */
+
+/* What is kept in a span for a tensor that is packed while it is read (memory/packing.h). */
+struct cargo_room {
+    uint64_t bytes; /* 0: the tensor stays as it is */
+    uint8_t table[WIRE_TABLE];
+};
 
 /* One tensor. */
 struct cargo_part {
     const struct checkpoint_tensor *tensor;
-    uint64_t offset, bytes; /* in the span, as it crosses */
-    uint64_t values_offset; /* in the block, unpacked */
+    const struct cargo_room *room; /* NULL: it crosses as it is stored */
+    uint64_t offset, bytes;        /* in the span, as it crosses */
+    uint64_t values_offset;        /* in the block, unpacked */
     int32_t weight;
+    bool packed; /* it crosses as a payload */
 };
 
 /* Some of a part's bytes. */
 struct cargo_copy {
-    uint64_t from, to, bytes; /* in the chunk, in the span */
+    uint64_t from, to, bytes; /* in the chunk; in the span, if the part has no room */
     int32_t part;
 };
 
@@ -50,12 +60,16 @@ struct cargo {
     struct cargo_copy *copies;
     int32_t part_count, chunk_count, copy_count;
     uint64_t bytes;       /* of the span */
-    uint64_t image_bytes; /* of all chunks */
-    bool packed;
+    uint64_t read_bytes;  /* of all chunks */
+    uint64_t image_bytes; /* the same; if it packs, the span in whole pages */
+    bool packed;          /* some of it crosses as payloads */
+    bool packs;           /* which are made while it is read */
 };
 
-enum shoal_status cargo_init(
-    struct cargo *cargo, const struct block *block, struct shoal_error *error) SHOAL_CHECKED;
+/* `rooms`: of each piece of each weight, in that order, and not of the cargo; NULL: as the files
+ * have it. */
+enum shoal_status cargo_init(struct cargo *cargo, const struct block *block,
+    const struct cargo_room *rooms, struct shoal_error *error) SHOAL_CHECKED;
 void cargo_fini(struct cargo *cargo); /* accepts a zeroed one */
 
 /* The same sizes without the lists: for plans. The largest chunk is CARGO_CHUNK_BYTES at most. */
@@ -63,8 +77,8 @@ struct cargo_size {
     uint64_t bytes, image_bytes;
     bool packed;
 };
-enum shoal_status cargo_measure(
-    const struct block *block, struct cargo_size *size, struct shoal_error *error) SHOAL_CHECKED;
+enum shoal_status cargo_measure(const struct block *block, const struct cargo_room *rooms,
+    struct cargo_size *size, struct shoal_error *error) SHOAL_CHECKED;
 
 /*
  * Looks at a chunk that has just been read. SHOAL_E_NUMERIC names a tensor that holds NaN or
@@ -74,5 +88,20 @@ enum shoal_status cargo_measure(
  */
 enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
     const char *data, struct checksum *sum, struct shoal_error *error) SHOAL_CHECKED;
+
+/* What packs cargos, one after another. */
+struct cargo_packer {
+    struct pool *pool; /* NULL: the caller alone */
+    struct wire_encoder encoder;
+    const struct checkpoint_tensor *outgrown; /* after SHOAL_E_UNSUPPORTED: whose room it was */
+};
+
+/*
+ * Packs a chunk of a cargo that packs, in order, into its image. SHOAL_E_UNSUPPORTED if a tensor
+ * takes more than its room: it is not like its sample.
+ */
+enum shoal_status cargo_pack(const struct cargo *cargo, const struct cargo_chunk *chunk,
+    const char *data, struct cargo_packer *packer, char *image,
+    struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

@@ -77,6 +77,10 @@ static void explain_refusal(const struct shoal_plan *plan, struct text *t)
         refuse_vram(plan, t);
     else
         refuse_ram(plan, t);
+    if (plan->job.request.wire == SHOAL_WIRE_PACKED &&
+        plan->solution.phases[SHOAL_PHASE_STEPS].packs)
+        text_append(t, "; what is packed while it is read waits there, plain weights may wait on "
+                       "disk: leave --wire out");
 }
 
 /* "1.25 s", "14 ms", "3 min 20 s": into `text`, which is returned. */
@@ -172,8 +176,8 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
         text_append(t, ", %s read from disk (%d block%s)", size_format(a, s.step_disk_bytes),
             s.disk_blocks, s.disk_blocks == 1 ? "" : "s");
     if (s.packed_blocks)
-        text_append(
-            t, "; %d block%s packed", s.packed_blocks, s.packed_blocks == 1 ? " is" : "s are");
+        text_append(t, "; %d block%s packed%s", s.packed_blocks,
+            s.packed_blocks == 1 ? " is" : "s are", s.packs ? " while they are read" : "");
     if (all > 1 && s.lanes >= all)
         text_append(t, "; its %d lanes share one pass over the blocks", all);
     else if (all > 1)
@@ -221,7 +225,8 @@ static void explain_host(const struct shoal_plan *plan, struct text *t)
     explain_budget(plan, plan->job.request.ram_bytes, t);
     text_append(t, "%s: %s of weights that wait, %s to read through, %s for the process",
         size_format(a, plan->solution.ram_bytes), size_format(b, most->tier_bytes),
-        size_format(c, most->staging_bytes), size_format(d, plan->process.bytes));
+        size_format(c, most->staging_bytes + most->packing_bytes),
+        size_format(d, plan->process.bytes));
     if (plan->least_ram_bytes != SHOAL_UNLIMITED)
         text_append(t, "; %s is the least that works", size_format_up(a, plan->least_ram_bytes));
     text_append(t, "\n");
@@ -245,6 +250,18 @@ static void explain_more(const struct shoal_plan *plan, struct text *t)
     explain_more_of("--ram", now, plan->more_ram_seconds, t);
 }
 
+/* Why wire packed packs nothing. */
+static const char *vain_packing(const struct shoal_plan *plan)
+{
+    if (!plan->solution.phases[SHOAL_PHASE_STEPS].slots)
+        return "wire packed has no effect: every block is resident (set a smaller --vram or fewer "
+               "--resident-blocks)";
+    if (job_walks(&plan->job, SHOAL_PHASE_STEPS, plan->lanes) == 1)
+        return "wire packed has no effect: what crosses only once is not packed for that";
+    return "wire packed has no effect: none of the weights get smaller (BF16, F16 and FP8 do, in "
+           "tensors of 64 KiB or more)";
+}
+
 /* Of the settings that say how to run: those that change nothing here. */
 static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *failed)
 {
@@ -258,13 +275,7 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
                         "smaller --vram or fewer --resident-blocks)"),
             failed);
     if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count)
-        json_append(notes,
-            json_string(steps->slots ? "wire packed has no effect here: the files hold plain "
-                                       "weights (shoal convert packs them once, as generate with "
-                                       "--disk-cache DIR does)"
-                                     : "wire packed has no effect: every block is resident (set a "
-                                       "smaller --vram or fewer --resident-blocks)"),
-            failed);
+        json_append(notes, json_string(vain_packing(plan)), failed);
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
         json_append(notes,
             json_sprintf(all == 1 ? "there is only %d lane" : "there are only %d lanes", all),
@@ -358,17 +369,17 @@ static json_t *phase_json(const struct shoal_plan *plan, int index)
     const struct plan_phase *p = &plan->solution.phases[index];
 
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
-                     " s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s}",
+                     " s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s}",
         "phase", p->name, "blocks", (int)p->block_count, "resident_blocks", (int)p->resident_count,
         "packed_blocks", (int)p->packed_count, "disk_blocks", (int)p->disk_count, "prefetch_slots",
         (int)p->slots, "globals_bytes", (json_int_t)p->globals_bytes, "resident_bytes",
         (json_int_t)p->resident_bytes, "ring_bytes", (json_int_t)p->ring_bytes, "unpack_bytes",
         (json_int_t)p->unpack_bytes, "staging_bytes", (json_int_t)p->staging_bytes,
-        "ram_tier_bytes", (json_int_t)p->tier_bytes, "disk_bytes", (json_int_t)p->disk_bytes,
-        "scratch_bytes", (json_int_t)p->scratch_bytes, "peak_vram_bytes", (json_int_t)p->peak_bytes,
-        "streamed_bytes", (json_int_t)p->stream_bytes, "walks",
-        (json_int_t)job_walks(&plan->job, (enum shoal_phase)index, plan->lanes), "operations",
-        (json_int_t)plan->counts[index].operations, "first_walk_bytes",
+        "ram_tier_bytes", (json_int_t)p->tier_bytes, "packing_bytes", (json_int_t)p->packing_bytes,
+        "disk_bytes", (json_int_t)p->disk_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes,
+        "peak_vram_bytes", (json_int_t)p->peak_bytes, "streamed_bytes", (json_int_t)p->stream_bytes,
+        "walks", (json_int_t)job_walks(&plan->job, (enum shoal_phase)index, plan->lanes),
+        "operations", (json_int_t)plan->counts[index].operations, "first_walk_bytes",
         (json_int_t)p->first_disk_bytes, "first_walk_seconds", p->first_walk_seconds,
         "walk_seconds", p->walk_seconds, "seconds", p->seconds, "limit", limit_name(p->limit));
 }
@@ -396,7 +407,7 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
-        " s:f, s:s, s:s, s:i, s:i, s:s?, s:I, s:o, s:O}",
+        " s:f, s:s, s:s, s:i, s:b, s:i, s:s?, s:I, s:o, s:O}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits",
@@ -412,9 +423,9 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         (json_int_t)plan->process.bytes, "step_seconds", s.step_seconds, "first_step_seconds",
         s.first_step_seconds, "seconds", s.seconds, "limit",
         limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
-        "packed_blocks", (int)s.packed_blocks, "disk_blocks", (int)s.disk_blocks, "refusal",
-        plan->refusal, "context_bytes", (json_int_t)plan->target.context_bytes, "phases", phases,
-        "notes", notes);
+        "packed_blocks", (int)s.packed_blocks, "packed_while_read", (int)s.packs, "disk_blocks",
+        (int)s.disk_blocks, "refusal", plan->refusal, "context_bytes",
+        (json_int_t)plan->target.context_bytes, "phases", phases, "notes", notes);
 }
 
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "models/dit/zimage.h"
 #include "models/text/qwen3.h"
 #include "models/vae/klvae.h"
@@ -133,6 +134,11 @@ void job_fini(struct job *job)
     for (int i = 0; i < 2; i++)
         mem_free(job->prompts[i].ids);
     *job = (struct job){0};
+}
+
+int job_threads(const struct job *job)
+{
+    return job->request.threads ? job->request.threads : thread_cores();
 }
 
 struct phase_pass job_phase(const struct job *job, enum shoal_phase phase)

@@ -31,6 +31,9 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     const struct shoal_request *request, struct shoal_error *error) SHOAL_CHECKED;
 void job_fini(struct job *job); /* accepts a zeroed one */
 
+/* Threads to compute with. */
+int job_threads(const struct job *job);
+
 static inline int32_t job_lane_count(const struct job *job)
 {
     return job->request.count * job->prompt_count;

@@ -121,7 +121,6 @@ static uint64_t moving_bytes(const struct job *job)
 void plan_process(const struct job *job, const struct target *target, struct process_memory *memory)
 {
     const struct shoal_model *model = job->model;
-    int threads = job->request.threads ? job->request.threads : thread_cores();
     const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
 
     *memory = (struct process_memory){
@@ -130,7 +129,7 @@ void plan_process(const struct job *job, const struct target *target, struct pro
     memory->bytes = PROGRAM_BYTES + target->host_bytes + memory->largest_bytes + result_bytes(job) +
                     moving_bytes(job);
     /* A card computes without workers. */
-    if (!target->device) memory->bytes += (uint64_t)threads * CPU_WORKER_BYTES;
+    if (!target->device) memory->bytes += (uint64_t)job_threads(job) * CPU_WORKER_BYTES;
     for (int kind = 0; kind < FAMILY_KINDS; kind++) {
         const struct checkpoint *checkpoint = model->checkpoints[kind];
         uint64_t bytes = checkpoint_bytes(checkpoint, model->reading_bytes[kind]);

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "device/count/count.h"
-#include "memory/cargo.h"
+#include "stream/intake.h"
 
 #include <string.h>
 
@@ -153,26 +153,43 @@ static uint64_t weight_bytes(const struct model *model)
     return bytes;
 }
 
-/* A block in the forms that its file allows. */
-static enum shoal_status block_input(
-    const struct block *block, struct plan_block_input *input, struct shoal_error *error)
+/* A block in the forms that its file allows, or with `rooms` (NULL: none) that it can be packed to
+ * while it is read. */
+static enum shoal_status block_input(const struct block *block, const struct cargo_room *rooms,
+    struct plan_block_input *input, struct shoal_error *error)
 {
     struct cargo_size size;
 
-    TRY(cargo_measure(block, &size, error));
+    TRY(cargo_measure(block, NULL, &size, error));
     input->raw = (struct plan_form){.bytes = block->bytes};
     if (size.packed) {
         input->packed = (struct plan_form){size.bytes, size.image_bytes};
         input->unpacked_bytes = block->bytes;
     } else {
         input->raw.host_bytes = size.image_bytes;
+        if (!rooms) return SHOAL_OK;
+        TRY(cargo_measure(block, rooms, &size, error));
+        input->packed = (struct plan_form){size.bytes, size.image_bytes};
+        input->unpacked_bytes = block->bytes;
     }
     return SHOAL_OK;
 }
 
-static enum shoal_status phase_input(const struct shoal_plan *plan, enum shoal_phase phase,
-    int32_t lanes, const struct phase_count *count, struct plan_block_input *blocks,
-    struct plan_input *input, struct shoal_error *error)
+/* Looks what of a phase's blocks packs, once, where that can matter. */
+static enum shoal_status sample(
+    struct shoal_plan *plan, enum shoal_phase phase, int64_t walks, struct shoal_error *error)
+{
+    struct phase_pass p = job_phase(&plan->job, phase);
+
+    if (!plan->may_pack || plan->sampled[phase] || walks == 1) return SHOAL_OK;
+    TRY(packing_init(&plan->packings[phase], p.model, p.pass, error));
+    plan->sampled[phase] = true;
+    return SHOAL_OK;
+}
+
+static enum shoal_status phase_input(struct shoal_plan *plan, enum shoal_phase phase, int32_t lanes,
+    const struct phase_count *count, struct plan_block_input *blocks, struct plan_input *input,
+    struct shoal_error *error)
 {
     const struct job *job = &plan->job;
     struct phase_pass p = job_phase(job, phase);
@@ -188,7 +205,7 @@ static enum shoal_status phase_input(const struct shoal_plan *plan, enum shoal_p
     if (p.pass->globals >= 0) {
         struct plan_block_input globals = {0};
 
-        TRY(block_input(&p.model->blocks[p.pass->globals], &globals, error));
+        TRY(block_input(&p.model->blocks[p.pass->globals], NULL, &globals, error));
         if (globals.packed.bytes)
             FAIL(error, SHOAL_E_UNSUPPORTED,
                 "%s: weights that stay on the device all the time are packed, which shoal convert "
@@ -196,20 +213,34 @@ static enum shoal_status phase_input(const struct shoal_plan *plan, enum shoal_p
                 p.model->blocks[p.pass->globals].weights[0].pieces[0]->file->path);
         input->globals = globals.raw;
     }
+    TRY(sample(plan, phase, input->walks, error));
     for (int32_t i = 0; i < p.pass->count; i++) {
-        TRY(block_input(&p.model->blocks[p.pass->first + i], &blocks[i], error));
+        const struct cargo_room *rooms = packing_rooms(&plan->packings[phase], i);
+
+        TRY(block_input(&p.model->blocks[p.pass->first + i], rooms, &blocks[i], error));
         blocks[i].compute_seconds = rates_seconds(&plan->rates, &count->blocks[i]);
-        if (blocks[i].packed.bytes) input->source = PLAN_SOURCE_PACKED;
+        if (blocks[i].packed.bytes && !rooms) input->source = PLAN_SOURCE_PACKED;
     }
     return SHOAL_OK;
 }
 
+/* What packs while it loads has a part of the cores only. */
+static struct rates running_rates(const struct shoal_plan *plan)
+{
+    int threads = job_threads(&plan->job);
+    struct rates rates = plan->rates;
+
+    if (!plan->target.elsewhere) rates.pack_bytes *= (double)intake_packers(threads) / threads;
+    return rates;
+}
+
 /* The planner's answer for the phases as counted. */
-static enum shoal_status solve(const struct shoal_plan *plan, int32_t lanes,
+static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
     const struct phase_count *counts, struct plan_solution *solution, struct shoal_error *error)
 {
     const struct job *job = &plan->job;
     struct plan_input inputs[SHOAL_PHASES];
+    const struct rates rates = running_rates(plan);
     const struct plan_limits limits = {
         .vram_bytes = job->request.vram_bytes,
         .ram_bytes = job->request.ram_bytes,
@@ -219,7 +250,7 @@ static enum shoal_status solve(const struct shoal_plan *plan, int32_t lanes,
         .prefetch_slots = job->request.prefetch_slots,
         .buffer = job->request.buffer,
         .wire = job->request.wire,
-        .rates = &plan->rates,
+        .rates = &rates,
     };
     struct plan_block_input *blocks, *next;
     enum shoal_status status = SHOAL_OK;
@@ -318,16 +349,41 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
     }
 }
 
-enum shoal_status shoal_plan_create(const struct shoal_model *model,
-    const struct shoal_request *request, struct shoal_plan **plan, struct shoal_error *error)
+/* Whether anything crosses more than once. */
+static bool streams(const struct shoal_plan *plan)
+{
+    for (int i = 0; i < SHOAL_PHASES; i++)
+        if (plan->solution.phases[i].slots &&
+            job_walks(&plan->job, (enum shoal_phase)i, plan->lanes) > 1)
+            return plan->solution.fits;
+    return false;
+}
+
+/* Which packing is worth is looked up only where it is asked for or may be worth something. */
+static enum shoal_status choose(struct shoal_plan *plan, struct shoal_error *error)
+{
+    plan->may_pack = plan->job.request.wire == SHOAL_WIRE_PACKED;
+    TRY(choose_lanes(plan, error));
+    if (plan->job.request.wire == SHOAL_WIRE_AUTO && streams(plan)) {
+        plan->may_pack = true;
+        TRY(choose_lanes(plan, error));
+    }
+    return ask_for_more(plan, error);
+}
+
+/* `rates`: NULL: the request's. */
+static enum shoal_status create(const struct shoal_model *model,
+    const struct shoal_request *request, const struct rates *rates, struct shoal_plan **plan,
+    struct shoal_error *error)
 {
     struct shoal_plan *p = mem_calloc(1, sizeof *p);
-    enum shoal_status status;
+    enum shoal_status status = SHOAL_OK;
 
     *plan = NULL;
     if (!p) FAIL_MEMORY(error);
     TRY_OR_FAIL(job_init(&p->job, model, request, error));
     TRY_OR_FAIL(plan_target(request, &p->target, &p->rates, error));
+    if (rates) p->rates = *rates;
     if (p->job.request.vram_bytes == SHOAL_UNLIMITED && p->target.vram_bytes != SHOAL_UNLIMITED) {
         p->job.request.vram_bytes = p->target.vram_bytes;
         p->whole_card = true;
@@ -336,14 +392,29 @@ enum shoal_status shoal_plan_create(const struct shoal_model *model,
         p->capped = true;
     }
     plan_process(&p->job, &p->target, &p->process);
-    TRY_OR_FAIL(choose_lanes(p, error));
-    TRY_OR_FAIL(ask_for_more(p, error));
+    TRY_OR_FAIL(choose(p, error));
     TRY_OR_FAIL(plan_explain(p, error));
     *plan = p;
     return SHOAL_OK;
 fail:
     shoal_plan_destroy(&p);
     return status;
+}
+
+enum shoal_status shoal_plan_create(const struct shoal_model *model,
+    const struct shoal_request *request, struct shoal_plan **plan, struct shoal_error *error)
+{
+    return create(model, request, NULL, plan, error);
+}
+
+enum shoal_status plan_again_raw(
+    const struct shoal_plan *plan, struct shoal_plan **again, struct shoal_error *error)
+{
+    struct shoal_request request = plan->job.request;
+
+    request.wire = SHOAL_WIRE_RAW;
+    request.device = plan->target.name;
+    return create(plan->job.model, &request, &plan->rates, again, error);
 }
 
 void shoal_plan_destroy(struct shoal_plan **plan)
@@ -353,6 +424,8 @@ void shoal_plan_destroy(struct shoal_plan **plan)
     if (!p) return;
     planner_release(&p->solution);
     counts_fini(p->counts);
+    for (int i = 0; i < SHOAL_PHASES; i++)
+        packing_fini(&p->packings[i]);
     job_fini(&p->job);
     target_close(&p->target);
     mem_free(p->text);
@@ -370,6 +443,7 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
 
     *summary = (struct shoal_plan_summary){
         .fits = plan->solution.fits,
+        .packs = steps->packs,
         .vram_bytes = plan->job.request.vram_bytes,
         .peak_vram_bytes = plan->solution.fits ? plan->solution.peak_bytes : 0,
         .least_vram_bytes = plan->least_bytes,

@@ -2,6 +2,7 @@
 #ifndef PIPELINE_PLAN_H
 #define PIPELINE_PLAN_H
 
+#include "memory/packing.h"
 #include "pipeline/job.h"
 #include "pipeline/target.h"
 #include "plan/planner.h"
@@ -30,6 +31,10 @@ struct shoal_plan {
     struct target target;
     bool whole_card; /* no --vram was given: all that the target has is allowed */
     bool capped;     /* more was given than the card has free */
+    /* Whether blocks of plain files may be packed while they are read; then of the phases that walk
+     * more than once, what of each. */
+    bool may_pack, sampled[SHOAL_PHASES];
+    struct packing packings[SHOAL_PHASES];
     double more_vram_seconds, more_ram_seconds; /* of the steps with 1 GiB more; 0: no matter */
     struct process_memory process;
     struct plan_solution solution;
@@ -43,6 +48,10 @@ struct shoal_plan {
  * file, as measured, or guessed. */
 enum shoal_status plan_target(const struct shoal_request *request, struct target *target,
     struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
+
+/* The plan of the same request by the same rates, with raw weights. */
+enum shoal_status plan_again_raw(const struct shoal_plan *plan, struct shoal_plan **again,
+    struct shoal_error *error) SHOAL_CHECKED;
 
 /* Fills what the job takes. */
 void plan_process(

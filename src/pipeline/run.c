@@ -17,7 +17,8 @@ struct real_stage {
     const struct shoal_callbacks *callbacks;
     struct trace *trace; /* the result's; NULL: none */
     struct arena arena;
-    struct streamer *streamer; /* of the phase that runs */
+    struct streamer *streamer;                /* of the phase that runs */
+    const struct checkpoint_tensor *outgrown; /* by which a phase has failed; NULL */
     struct shoal_report report;
     struct shoal_progress progress;
     uint64_t begun_ns, unit_ns; /* when the phase and its last step began */
@@ -76,6 +77,8 @@ static enum shoal_status real_begin(
         .model = p.model,
         .pass = p.pass,
         .places = places,
+        .packing = &r->plan->packings[phase],
+        .threads = job_threads(job),
         .ring_bytes = planned->ring_bytes,
         .unpack_bytes = planned->unpack_bytes,
         .staging_bytes = planned->staging_bytes,
@@ -128,6 +131,7 @@ static enum shoal_status real_end(
     r->report.read_bytes += stats.read_bytes;
     r->report.wait_seconds += (double)stats.waited_ns * 1e-9;
     if (phase == SHOAL_PHASE_STEPS && !status) report_step_bytes(r, &stats);
+    r->outgrown = streamer_outgrown(r->streamer);
     streamer_describe(r->streamer, r->report.reader, sizeof r->report.reader);
     streamer_destroy(&r->streamer);
     arena_clear_bottom(&r->arena);
@@ -292,9 +296,10 @@ fail:
     return status;
 }
 
-enum shoal_status run_on_device(const struct shoal_plan *plan, struct device *device,
+/* *outgrown: if it failed because a tensor took more than the room that was kept for it. */
+static enum shoal_status run_once(const struct shoal_plan *plan, struct device *device,
     const struct shoal_callbacks *callbacks, struct shoal_result **result,
-    struct shoal_error *error)
+    const struct checkpoint_tensor **outgrown, struct shoal_error *error)
 {
     static const struct shoal_callbacks none;
     struct real_stage r = {.stage = {.lanes = plan->lanes,
@@ -322,7 +327,34 @@ enum shoal_status run_on_device(const struct shoal_plan *plan, struct device *de
     *result = new;
     return SHOAL_OK;
 fail:
+    *outgrown = r.outgrown;
     shoal_result_destroy(&new);
+    return status;
+}
+
+enum shoal_status run_on_device(const struct shoal_plan *plan, struct device *device,
+    const struct shoal_callbacks *callbacks, struct shoal_result **result,
+    struct shoal_error *error)
+{
+    const struct checkpoint_tensor *outgrown = NULL, *none;
+    enum shoal_status status = run_once(plan, device, callbacks, result, &outgrown, error);
+    struct shoal_plan *raw = NULL;
+
+    if (!outgrown) return status;
+    /* Samples were wrong, which nothing but the run can tell: it begins again with raw weights. */
+    TRY(plan_again_raw(plan, &raw, error));
+    if (raw->refusal)
+        status = error_set(error, SHOAL_E_BUDGET, __FILE__, __LINE__,
+            "%s: tensor %s packs worse than its sample, and with raw weights %s",
+            outgrown->file->path, outgrown->name, raw->refusal);
+    else
+        status = run_once(raw, device, callbacks, result, &none, error);
+    if (!status)
+        snprintf((*result)->report.note, sizeof(*result)->report.note,
+            "weights were not packed after all, and the run began again: tensor %.120s of %.160s "
+            "packs worse than its sample",
+            outgrown->name, outgrown->file->path);
+    shoal_plan_destroy(&raw);
     return status;
 }
 

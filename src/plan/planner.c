@@ -119,7 +119,7 @@ static void add_block(struct search *s, int32_t index)
     const struct plan_placement at = s->phase->blocks[index];
     const struct plan_form *form = simulate_form(block, at);
     struct plan_phase *out = s->phase;
-    uint64_t read = simulate_first_read(block, in->source, at);
+    uint64_t read = simulate_first_read(block, in->source);
 
     out->first_disk_bytes += read;
     out->compute_seconds += block->compute_seconds;
@@ -131,6 +131,8 @@ static void add_block(struct search *s, int32_t index)
     if (at.resident) {
         out->resident_bytes += form->bytes;
         /* What is unpacked once crosses the ring to get there. */
+        if (at.packed && in->source == PLAN_SOURCE_RAW)
+            out->packing_bytes = max_u64(out->packing_bytes, form->host_bytes);
         if (!at.packed && in->source == PLAN_SOURCE_PACKED)
             s->largest_crossing = max_u64(s->largest_crossing, block->packed.bytes);
         s->waiting.staged += staged_bytes(read);
@@ -175,7 +177,7 @@ static bool lay_out(struct search *s)
     out->resident_count = s->at.residents;
     out->packed_count = 0;
     out->globals_bytes = in->globals.bytes;
-    out->resident_bytes = out->stream_bytes = out->unpack_bytes = 0;
+    out->resident_bytes = out->stream_bytes = out->unpack_bytes = out->packing_bytes = 0;
     out->scratch_bytes = in->scratch_bytes;
     out->first_disk_bytes = in->globals.host_bytes;
     out->compute_seconds = out->unpack_seconds = 0;
@@ -191,6 +193,7 @@ static bool lay_out(struct search *s)
         add_block(s, i);
     }
     out->compute_seconds += out->unpack_seconds;
+    out->packs = out->packed_count && in->source == PLAN_SOURCE_RAW;
     lay_ring(s);
     return allowed;
 }
@@ -221,7 +224,7 @@ static void put_on_disk(struct search *s, int32_t count)
     if (s->at.staging == STAGING_DEEP) size += largest;
     out->staging_bytes = min_u64(size, staged);
     out->tier_bytes = s->waiting.tier - out->disk_bytes;
-    out->ram_bytes = out->staging_bytes + out->tier_bytes;
+    out->ram_bytes = out->staging_bytes + out->tier_bytes + out->packing_bytes;
 }
 
 /* The same; whether that is within the RAM budget. */
@@ -385,6 +388,7 @@ static void try_layouts(struct search *s)
 /* Finds the least budgets; s->best becomes the layout to show if nothing fits. */
 static void find_least(struct search *s)
 {
+    const bool ours = s->in->source == PLAN_SOURCE_RAW && s->limits->wire == SHOAL_WIRE_AUTO;
     struct plan_phase *out = s->phase;
 
     s->at = (struct choice){.residents = s->in->block_count, .slots = s->least.slots};
@@ -393,7 +397,8 @@ static void find_least(struct search *s)
     out->least_bytes = out->least_ram_bytes = SHOAL_UNLIMITED;
     s->best = s->most;
     s->at.slots = s->least.slots;
-    for (s->at.packed = s->least.packed; s->at.packed <= s->most.packed; s->at.packed++)
+    for (s->at.packed = s->least.packed; s->at.packed <= (ours ? 0 : s->most.packed);
+         s->at.packed++)
         for (s->at.residents = s->most.residents; s->at.residents >= s->least.residents;
              s->at.residents--) {
             uint64_t host;
@@ -432,11 +437,13 @@ static void solve_phase(
     s.device_bytes = beside(limits->vram_bytes, limits->context_bytes);
     choices_init(&s);
     find_least(&s);
-    s.best_seconds = s.worth_seconds = INFINITY;
-    try_layouts(&s);
-    s.worth_seconds = s.best_seconds * (1 + TIE);
-    s.ties = true;
-    try_layouts(&s);
+    if (out->least_bytes <= limits->vram_bytes && out->least_ram_bytes <= s.host_bytes) {
+        s.best_seconds = s.worth_seconds = INFINITY;
+        try_layouts(&s);
+        s.worth_seconds = s.best_seconds * (1 + TIE);
+        s.ties = true;
+        try_layouts(&s);
+    }
     s.at = s.best;
     lay_out(&s);
     if (!fit_host(&s)) put_on_disk(&s, s.waiting.movable);

@@ -25,7 +25,8 @@
 /* Weights in one form. A form that a block does not have is all 0. */
 struct plan_form {
     uint64_t bytes;      /* on the device, and over the link; a multiple of REGION_ALIGNMENT */
-    uint64_t host_bytes; /* its image in host memory, in whole pages; as many are read for it */
+    uint64_t host_bytes; /* its image in host memory, in whole pages; as many are read for it, if
+                            the files hold this form */
 };
 
 struct plan_block_input {
@@ -37,11 +38,11 @@ struct plan_block_input {
 /* What the files hold, and so what can be read again in every walk. */
 enum plan_source {
     /* Raw. A packed form is packed by us while it is read the first time: it can wait in RAM and
-     * lie on the device, but not on disk. */
+     * lie on the device, but not on disk. With wire auto it makes plans faster, but no budget
+     * smaller: so the least ones do not depend on whether anybody has looked what packs. */
     PLAN_SOURCE_RAW,
     /* Packed. The raw form cannot stream, but a block can be unpacked once to be resident. */
     PLAN_SOURCE_PACKED,
-    PLAN_SOURCE_BOTH,
 };
 
 /* What a phase needs, as the counting device found it. */
@@ -81,6 +82,7 @@ struct plan_phase {
     const char *name;
     struct plan_placement *blocks; /* [block_count]; owned by the solution */
     int32_t block_count, resident_count, packed_count, disk_count;
+    bool packs;    /* the packed ones are packed by us */
     int32_t slots; /* 0: nothing streams; 1: single buffer */
 
     /* On the device. */
@@ -94,7 +96,8 @@ struct plan_phase {
 
     /* In host memory. */
     uint64_t staging_bytes, tier_bytes;
-    uint64_t ram_bytes; /* the sum of the two above */
+    uint64_t packing_bytes; /* the image of a resident that is packed while it is read */
+    uint64_t ram_bytes;     /* the sum of the three above */
 
     /* Predicted. */
     double compute_seconds;    /* a walk, unpacking included, if nothing made it wait */

@@ -159,7 +159,7 @@ static void visit(struct simulation *s, int32_t index, bool first, double tax)
         if (count) t.room = s->released[retired[count - 1] % RING_MAX_SPANS];
     }
     if (first) {
-        t.read_bytes = (double)simulate_first_read(block, s->in->source, at);
+        t.read_bytes = (double)simulate_first_read(block, s->in->source);
         if (packs) t.pack_bytes = (double)block->raw.bytes;
         /* What is packed on the way is staged too, but the encoder takes it out at once. */
         t.staged = (at.resident || at.disk) && !packs;

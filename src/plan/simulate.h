@@ -24,11 +24,10 @@ static inline const struct plan_form *simulate_form(
 
 /* What is read for it, the first time. */
 static inline uint64_t simulate_first_read(
-    const struct plan_block_input *block, enum plan_source source, struct plan_placement placement)
+    const struct plan_block_input *block, enum plan_source source)
 {
     if (source == PLAN_SOURCE_RAW || !block->packed.bytes) return block->raw.host_bytes;
-    if (source == PLAN_SOURCE_PACKED) return block->packed.host_bytes;
-    return simulate_form(block, placement)->host_bytes;
+    return block->packed.host_bytes;
 }
 
 /* The phase is laid out: placements, bytes, compute_seconds. Fills its walk_seconds,

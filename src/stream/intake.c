@@ -11,12 +11,18 @@
 #define LEAST_READS 64 /* read or being read, and not yet copied */
 #define MOST_READS 1024
 
+/* One core packs 2 to 4 GB/s (BENCH.md). A quarter of the threads, up to four, keep up with a
+ * drive, and while the first walk waits for the drive most threads have nothing to compute anyway.
+ */
+#define MOST_PACKERS 4
+#define THREADS_A_PACKER 4
+
 /* A chunk that is read, waits to be copied, or is being copied. */
 struct arrival {
     uint64_t visit;
     int32_t position, chunk;
     char *to;
-    bool complete, staged;
+    bool complete, staged, packs;
     uint64_t begin;       /* of staged ones: in the staging ring */
     struct event *copied; /* and after it their range is free */
 };
@@ -32,8 +38,12 @@ struct intake_state {
     char *shelf; /* all images of the RAM tier */
     uint64_t shelf_bytes;
     uint64_t *image_at; /* by position, in the shelf */
-    char *staging;      /* a ring of chunks, first in, first out */
-    uint64_t head;      /* where the next one goes, if there is room */
+    char *spare;        /* the image of a resident that packs: one at a time */
+    uint64_t spare_bytes;
+    bool spare_used; /* it is being made, or waits to be copied */
+    struct event *spare_copied;
+    char *staging; /* a ring of chunks, first in, first out */
+    uint64_t head; /* where the next one goes, if there is room */
 
     struct arrival *arrivals; /* [room] */
     uint64_t room;
@@ -41,8 +51,10 @@ struct intake_state {
     uint64_t read_visit; /* the next chunk to read */
     int32_t read_chunk;
     uint64_t read_bytes;
+    uint64_t arrived;     /* visits before this one have been accepted whole */
     struct checksum *sum; /* of the tensor that is being looked at */
-    char reads[64];       /* how files are read */
+    struct cargo_packer packer;
+    char reads[64]; /* how files are read */
 };
 
 static struct arrival *arrival_at(const struct intake_state *s, uint64_t index)
@@ -61,7 +73,7 @@ static bool needs_reading(const struct intake_state *s, uint64_t visit)
 
 static char *image_of(const struct intake_state *s, int32_t position)
 {
-    return s->shelf + s->image_at[position];
+    return s->setup.kept[position] ? s->shelf + s->image_at[position] : s->spare;
 }
 
 const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk)
@@ -83,6 +95,30 @@ bool intake_is_staged(const struct intake *intake, uint64_t visit)
     return !setup->kept[visits_position(&setup->visits, visit)];
 }
 
+const char *intake_image(struct intake *intake, uint64_t visit)
+{
+    const struct intake_state *s = intake->state;
+
+    if (needs_reading(s, visit) && s->arrived <= visit) return NULL;
+    return image_of(s, visits_position(&s->setup.visits, visit));
+}
+
+void intake_image_taken(struct intake *intake, uint64_t visit, struct stream *stream)
+{
+    struct intake_state *s = intake->state;
+
+    if (s->setup.kept[visits_position(&s->setup.visits, visit)]) return;
+    s->setup.device->ops->event_record(stream, s->spare_copied);
+    s->spare_used = false;
+}
+
+/* held. Chunks that have been packed are nobody's to take. */
+static void pass_packed(struct intake_state *s)
+{
+    while (s->taken < s->accepted && arrival_at(s, s->taken)->packs)
+        s->taken++;
+}
+
 void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream)
 {
     struct intake_state *s = intake->state;
@@ -91,6 +127,14 @@ void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream)
     if (!needs_reading(s, visit)) return;
     if (next->staged) s->setup.device->ops->event_record(stream, next->copied);
     s->taken++;
+    pass_packed(s);
+}
+
+int intake_packers(int threads)
+{
+    int packers = threads / THREADS_A_PACKER;
+
+    return packers < 1 ? 1 : packers > MOST_PACKERS ? MOST_PACKERS : packers;
 }
 
 /* ---- reading ---- */
@@ -105,7 +149,7 @@ static void retire(struct intake *intake, bool wait)
     for (; s->retired < s->taken; s->retired++, wait = false) {
         struct arrival *oldest = arrival_at(s, s->retired);
 
-        if (!oldest->staged) continue;
+        if (!oldest->staged || oldest->packs) continue;
         if (wait && !ops->event_happened(oldest->copied)) {
             mutex_unlock(&intake->mutex);
             ops->event_synchronize(oldest->copied);
@@ -139,7 +183,8 @@ static bool stage(struct intake_state *s, uint64_t bytes, uint64_t *begin)
 static bool place(
     struct intake_state *s, int32_t position, const struct cargo_chunk *chunk, struct arrival *a)
 {
-    a->staged = !s->setup.kept[position];
+    a->packs = s->setup.cargos[position].packs;
+    a->staged = a->packs || !s->setup.kept[position];
     if (!a->staged) {
         a->to = image_of(s, position) + chunk->at;
         return true;
@@ -195,22 +240,45 @@ static enum shoal_status check_arrival(
     return SHOAL_OK;
 }
 
-/* Not held: hands out what is complete, in order. */
+/* Whether it is the first of a block whose image is the spare one. */
+static bool begins_spare(const struct intake_state *s, const struct arrival *a)
+{
+    return a->packs && !a->chunk && !s->setup.kept[a->position];
+}
+
+/* held. Whether the next chunk is there and can be handed out: an image of a resident begins when
+ * the one before has been copied. */
+static bool acceptable(const struct intake_state *s)
+{
+    const struct arrival *a = arrival_at(s, s->accepted);
+
+    if (s->accepted == s->issued || !a->complete) return false;
+    return !begins_spare(s, a) ||
+           (!s->spare_used && s->setup.device->ops->event_happened(s->spare_copied));
+}
+
+/* held, but not while it looks and packs. Hands out the next chunk, which is acceptable. */
 static enum shoal_status accept(struct intake *intake, struct shoal_error *error)
 {
     struct intake_state *s = intake->state;
+    const struct arrival *a = arrival_at(s, s->accepted);
+    const struct cargo *cargo = &s->setup.cargos[a->position];
+    const struct cargo_chunk *chunk = &cargo->chunks[a->chunk];
+    enum shoal_status status;
 
-    while (s->accepted < s->issued && arrival_at(s, s->accepted)->complete) {
-        const struct arrival *a = arrival_at(s, s->accepted);
-
-        TRY(check_arrival(s, a, error));
-        mutex_lock(&intake->mutex);
-        s->accepted++;
-        snprintf(s->reads, sizeof s->reads, "%s", reader_describe(s->reader));
-        s->read_bytes += s->setup.cargos[a->position].chunks[a->chunk].bytes;
-        s->setup.arrived(s->setup.user);
-        mutex_unlock(&intake->mutex);
-    }
+    if (begins_spare(s, a)) s->spare_used = true;
+    mutex_unlock(&intake->mutex);
+    status = check_arrival(s, a, error);
+    if (!status && a->packs)
+        status = cargo_pack(cargo, chunk, a->to, &s->packer, image_of(s, a->position), error);
+    mutex_lock(&intake->mutex);
+    if (status) return status;
+    s->accepted++;
+    if (a->chunk == cargo->chunk_count - 1) s->arrived = a->visit + 1;
+    pass_packed(s);
+    snprintf(s->reads, sizeof s->reads, "%s", reader_describe(s->reader));
+    s->read_bytes += chunk->bytes;
+    s->setup.arrived(s->setup.user);
     return SHOAL_OK;
 }
 
@@ -230,9 +298,27 @@ static enum shoal_status collect(struct intake *intake, struct shoal_error *erro
         trace_add(s->setup.trace, TRACE_READ, s->setup.cargos[a->position].block->name,
             done.begin_ns, done.end_ns, done.bytes);
         a->complete = true;
-        TRY(accept(intake, error));
     }
     return SHOAL_OK;
+}
+
+/* held. Waits for a copy under way if only that makes room, for chunks or for a resident's image.
+ * False: it does not. */
+static bool await_copy(struct intake *intake)
+{
+    struct intake_state *s = intake->state;
+    const struct arrival *next = arrival_at(s, s->accepted);
+
+    if (s->taken == s->issued && s->retired < s->taken) {
+        retire(intake, true);
+        return true;
+    }
+    if (s->accepted == s->issued || !next->complete || !begins_spare(s, next) || s->spare_used)
+        return false;
+    mutex_unlock(&intake->mutex);
+    s->setup.device->ops->event_synchronize(s->spare_copied);
+    mutex_lock(&intake->mutex);
+    return true;
 }
 
 /* held. Whether nothing is left to read. */
@@ -254,24 +340,40 @@ static void read_ahead(void *arg)
     while (!s->stop && !status && !finished(s)) {
         retire(intake, false);
         status = issue(s, &error);
-        /* Everything that was read is being copied: that is what makes room. */
-        if (!status && s->taken == s->issued && s->retired < s->taken) {
-            retire(intake, true);
+        if (status) break;
+        if (acceptable(s)) {
+            status = accept(intake, &error);
             continue;
         }
+        if (await_copy(intake)) continue;
         mutex_unlock(&intake->mutex);
-        if (!status) status = collect(intake, &error);
+        status = collect(intake, &error);
         mutex_lock(&intake->mutex);
     }
     s->ended = true;
     if (status) {
         intake->failed = error;
+        intake->outgrown = s->packer.outgrown;
         s->setup.arrived(s->setup.user);
     }
     mutex_unlock(&intake->mutex);
 }
 
 /* ---- lifetime ---- */
+
+static uint64_t host_bytes(const struct intake_state *s)
+{
+    return s->shelf_bytes + s->setup.staging_bytes + s->spare_bytes;
+}
+
+/* Large pages: with small ones a drive's transfers take twice the time. */
+static bool take_pages(uint64_t bytes, char **pages)
+{
+    if (!bytes) return true;
+    *pages = pages_alloc(bytes);
+    if (*pages) pages_want_large(*pages, bytes);
+    return *pages != NULL;
+}
 
 static enum shoal_status reserve(struct intake_state *s, struct shoal_error *error)
 {
@@ -280,20 +382,34 @@ static enum shoal_status reserve(struct intake_state *s, struct shoal_error *err
     s->image_at = mem_calloc((size_t)positions, sizeof *s->image_at);
     if (!s->image_at) FAIL_MEMORY(error);
     for (int32_t i = 0; i < positions; i++) {
-        if (!s->setup.kept[i]) continue;
+        const struct cargo *cargo = &s->setup.cargos[i];
+
+        if (!s->setup.kept[i]) {
+            if (cargo->packs && cargo->image_bytes > s->spare_bytes)
+                s->spare_bytes = cargo->image_bytes;
+            continue;
+        }
         s->image_at[i] = s->shelf_bytes;
-        s->shelf_bytes += s->setup.cargos[i].image_bytes;
+        s->shelf_bytes += cargo->image_bytes;
     }
-    if (s->shelf_bytes) s->shelf = pages_alloc(s->shelf_bytes);
-    if (s->setup.staging_bytes) s->staging = pages_alloc(s->setup.staging_bytes);
-    if ((s->shelf_bytes && !s->shelf) || (s->setup.staging_bytes && !s->staging))
+    if (!take_pages(s->shelf_bytes, &s->shelf) ||
+        !take_pages(s->setup.staging_bytes, &s->staging) || !take_pages(s->spare_bytes, &s->spare))
         FAIL(error, SHOAL_E_MEMORY,
             "out of host memory for %llu bytes of weights: give less with --ram",
-            (unsigned long long)(s->shelf_bytes + s->setup.staging_bytes));
-    /* Large pages: with small ones a drive's transfers take twice the time. */
-    if (s->shelf) pages_want_large(s->shelf, s->shelf_bytes);
-    if (s->staging) pages_want_large(s->staging, s->setup.staging_bytes);
+            (unsigned long long)host_bytes(s));
     return SHOAL_OK;
+}
+
+static enum shoal_status create_packer(struct intake_state *s, struct shoal_error *error)
+{
+    const struct device_ops *ops = s->setup.device->ops;
+    bool packs = false;
+
+    for (int32_t i = 0; i < s->setup.visits.block_count; i++)
+        packs = packs || s->setup.cargos[i].packs;
+    if (!packs) return SHOAL_OK;
+    TRY(ops->event_create(s->setup.device, &s->spare_copied, error));
+    return pool_create(&s->packer.pool, intake_packers(s->setup.threads), error);
 }
 
 /* As many as the staging ring holds, and some for the RAM tier; a run's last chunk may be small. */
@@ -323,6 +439,7 @@ enum shoal_status intake_open(
     cond_init(&intake->changed);
     TRY_OR_FAIL(reserve(s, error));
     TRY_OR_FAIL(create_arrivals(s, error));
+    TRY_OR_FAIL(create_packer(s, error));
     TRY_OR_FAIL(reader_create(&s->reader, setup->backend, DEPTH, error));
     TRY_OR_FAIL(thread_start(&s->thread, read_ahead, intake, error));
     s->started = true;
@@ -355,7 +472,10 @@ void intake_close(struct intake *intake)
     reader_destroy(&s->reader);
     for (uint64_t i = 0; s->arrivals && i < s->room; i++)
         if (s->arrivals[i].copied) s->setup.device->ops->event_destroy(&s->arrivals[i].copied);
+    if (s->spare_copied) s->setup.device->ops->event_destroy(&s->spare_copied);
+    pool_destroy(&s->packer.pool);
     mem_free(s->arrivals);
+    pages_free(s->spare, s->spare_bytes);
     pages_free(s->shelf, s->shelf_bytes);
     pages_free(s->staging, s->setup.staging_bytes);
     cond_fini(&intake->changed);
@@ -383,7 +503,7 @@ struct intake_stats intake_stats(struct intake *intake)
     struct intake_stats stats;
 
     mutex_lock(&intake->mutex);
-    stats = (struct intake_stats){s->read_bytes, s->shelf_bytes + s->setup.staging_bytes};
+    stats = (struct intake_stats){s->read_bytes, host_bytes(s)};
     mutex_unlock(&intake->mutex);
     return stats;
 }

@@ -5,6 +5,11 @@
  * and stay; all others go to the staging ring, until they have been copied to the device. So the
  * drive is busy as long as there is room, and what is in host memory is never read again.
  *
+ * Chunks of a cargo that packs go through the staging ring too, from where the thread packs them
+ * into the block's image: of the RAM tier, or of a resident, whose image there is one of at a time,
+ * until it has been copied. Packing shares the thread with reading ahead, so that reads are under
+ * way while it packs.
+ *
  * One mutex guards the intake and the streamer that takes from it. Functions that say `held` expect
  * it held.
  */
@@ -25,6 +30,7 @@ struct intake_setup {
     struct visits visits;
     uint64_t staging_bytes; /* >= the largest chunk, if any block is not kept */
     enum reader_backend backend;
+    int threads;                 /* of which a part may pack */
     struct trace *trace;         /* may be NULL */
     void (*arrived)(void *user); /* held: more chunks are there, or reading failed */
     void *user;
@@ -32,8 +38,9 @@ struct intake_setup {
 
 struct intake {
     struct mutex mutex;
-    struct cond changed;       /* woken after whatever somebody may wait for */
-    struct shoal_error failed; /* status: the first failure */
+    struct cond changed;                      /* woken after whatever somebody may wait for */
+    struct shoal_error failed;                /* status: the first failure */
+    const struct checkpoint_tensor *outgrown; /* of it: see cargo_pack; NULL */
     struct intake_state *state;
 };
 
@@ -51,12 +58,21 @@ bool intake_is_staged(const struct intake *intake, uint64_t visit);
 /* held: all copies from that chunk have been given to `stream`. */
 void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream);
 
+/* held: the whole image of a visit's block whose cargo packs; NULL: not there yet. Of such blocks
+ * ask for no chunks. */
+const char *intake_image(struct intake *intake, uint64_t visit);
+/* held: its copy has been given to `stream`. */
+void intake_image_taken(struct intake *intake, uint64_t visit, struct stream *stream);
+
+/* How many of so many threads pack: enough for a drive, too few to be missed by the arithmetic. */
+int intake_packers(int threads);
+
 /* held: the thread looks again whether there is room. After copies have been given. */
 void intake_kick(struct intake *intake);
 
 struct intake_stats {
     uint64_t read_bytes; /* in all */
-    uint64_t host_bytes; /* of the RAM tier and the staging ring */
+    uint64_t host_bytes; /* of the RAM tier, the staging ring and residents' image */
 };
 struct intake_stats intake_stats(struct intake *intake);
 void intake_describe(struct intake *intake, char *text, size_t bytes);

@@ -125,12 +125,29 @@ static void add_chunk(struct streamer *s, const struct cargo *cargo,
     }
 }
 
+/* What packs crosses when all of it has been packed. False: it has not. */
+static bool ship_image(struct streamer *s, const struct cargo *cargo)
+{
+    const char *image = intake_image(&s->intake, s->given);
+
+    if (!image) return false;
+    for (uint64_t at = 0; at < cargo->bytes; at += COPY_BYTES) {
+        uint64_t left = cargo->bytes - at;
+
+        ops_of(s)->copy_in(s->copy, visit_at(s, s->given)->span + at, image + at,
+            left < COPY_BYTES ? left : COPY_BYTES);
+    }
+    intake_image_taken(&s->intake, s->given, s->copy);
+    return true;
+}
+
 /* Gives the copies of what is there of the next visit. True: of all. */
 static bool ship_chunks(struct streamer *s, const struct cargo *cargo)
 {
     struct copy_run run = {0};
     const char *data;
 
+    if (cargo->packs) return ship_image(s, cargo);
     while (
         s->chunks < cargo->chunk_count && (data = intake_chunk(&s->intake, s->given, s->chunks))) {
         add_chunk(s, cargo, &cargo->chunks[s->chunks], data, &run);
@@ -194,7 +211,7 @@ static enum shoal_status await_given(struct streamer *s, uint64_t visit, struct 
 static const struct cargo_part *plain_part(const struct cargo *cargo, int32_t w)
 {
     for (int32_t i = 0; i < cargo->part_count; i++)
-        if (cargo->parts[i].weight == w && !cargo->parts[i].tensor->packed &&
+        if (cargo->parts[i].weight == w && !cargo->parts[i].packed &&
             cargo->block->weights[w].piece_count == 1)
             return &cargo->parts[i];
     return NULL;
@@ -213,7 +230,7 @@ static void unpack(
         const struct checkpoint_tensor *tensor = part->tensor;
         device_addr values = to + part->values_offset;
 
-        if (tensor->packed) {
+        if (part->packed) {
             int64_t count = (int64_t)tensor->bytes / dtype_bytes(tensor->dtype, 1);
 
             ops->compute->unpack(s->setup.compute, matrix_at(values, tensor->dtype, 1, count),
@@ -357,12 +374,16 @@ static enum shoal_status list_blocks(struct streamer *s, struct shoal_error *err
     if (!s->places || !s->cargos || !s->kept || !s->own || !s->streamed) FAIL_MEMORY(error);
     memcpy(s->places, s->setup.places, (size_t)pass->count * sizeof *s->places);
     for (int32_t i = 0; i < pass->count; i++) {
-        TRY(cargo_init(&s->cargos[i], &s->setup.model->blocks[pass->first + i], error));
+        const struct cargo_room *rooms =
+            s->places[i].packed ? packing_rooms(s->setup.packing, i) : NULL;
+
+        TRY(cargo_init(&s->cargos[i], &s->setup.model->blocks[pass->first + i], rooms, error));
         s->kept[i] = !s->places[i].resident && !s->places[i].disk;
         if (!s->places[i].resident) s->streamed[streamed++] = i;
     }
     if (pass->globals >= 0)
-        TRY(cargo_init(&s->cargos[pass->count], &s->setup.model->blocks[pass->globals], error));
+        TRY(cargo_init(
+            &s->cargos[pass->count], &s->setup.model->blocks[pass->globals], NULL, error));
     s->visits = (struct visits){.block_count = pass->count,
         .first = pass->count + (pass->globals >= 0),
         .streamed = s->streamed,
@@ -427,6 +448,7 @@ enum shoal_status streamer_create(
             .visits = s->visits,
             .staging_bytes = setup->staging_bytes,
             .backend = setup->backend,
+            .threads = setup->threads,
             .trace = setup->trace,
             .arrived = ship,
             .user = s},
@@ -471,6 +493,16 @@ void streamer_destroy(struct streamer **streamer)
     *streamer = NULL;
 }
 
+const struct checkpoint_tensor *streamer_outgrown(struct streamer *s)
+{
+    const struct checkpoint_tensor *tensor;
+
+    mutex_lock(&s->intake.mutex);
+    tensor = s->intake.outgrown;
+    mutex_unlock(&s->intake.mutex);
+    return tensor;
+}
+
 struct streamer_stats streamer_stats(struct streamer *s)
 {
     struct intake_stats intake = intake_stats(&s->intake);
@@ -481,7 +513,7 @@ struct streamer_stats streamer_stats(struct streamer *s)
     };
 
     for (int32_t i = 0; i <= s->visits.block_count; i++)
-        stats.first_read_bytes += s->cargos[i].image_bytes;
+        stats.first_read_bytes += s->cargos[i].read_bytes;
     mutex_lock(&s->intake.mutex);
     stats.copied_bytes = s->copied_bytes;
     stats.settled_bytes = s->settled_bytes;

@@ -16,12 +16,13 @@
 #include "base/reader.h"
 #include "base/trace.h"
 #include "memory/arena.h"
+#include "memory/packing.h"
 #include "models/model.h"
 
 /* Where a block of the pass lives. */
 struct streamer_place {
     bool resident; /* on the device, for the whole phase */
-    bool packed;   /* and a packed resident stays packed there */
+    bool packed;   /* and a packed resident stays packed there; a plain one is packed on the way */
     bool disk;     /* streamed ones: read again in every walk; else kept in host memory */
 };
 
@@ -31,6 +32,8 @@ struct streamer_setup {
     const struct model *model;
     const struct pass *pass;
     const struct streamer_place *places; /* [pass->count] */
+    const struct packing *packing;       /* of plain blocks that cross packed; may be NULL */
+    int threads;                         /* of the machine, a part of which may pack */
     uint64_t ring_bytes;                 /* >= the largest block that crosses it; 0 if none does */
     uint64_t unpack_bytes;  /* >= the largest block that is unpacked at use; 0 if none is */
     uint64_t staging_bytes; /* of host memory; >= the largest chunk that is not kept */
@@ -69,12 +72,16 @@ void streamer_release(struct streamer *streamer, int32_t index);
 enum shoal_status streamer_check(
     struct streamer *streamer, struct shoal_error *error) SHOAL_CHECKED;
 
+/* After a failure: the tensor that took more room than was kept for it, which is why; NULL: it is
+ * not. */
+const struct checkpoint_tensor *streamer_outgrown(struct streamer *streamer);
+
 struct streamer_stats {
     uint64_t copied_bytes;     /* given to the copy stream so far, padding included */
     uint64_t settled_bytes;    /* of these, what stays: globals and residents */
     uint64_t read_bytes;       /* from files, so far */
     uint64_t first_read_bytes; /* what the first walk reads */
-    uint64_t host_bytes;       /* the RAM tier and the staging ring */
+    uint64_t host_bytes;       /* the RAM tier, the staging ring, an image of a resident */
     uint64_t waited_ns;        /* acquire, for the drive */
 };
 struct streamer_stats streamer_stats(struct streamer *streamer);

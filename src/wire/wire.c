@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdatomic.h>
 
 static const char magic[4] = {'s', 'h', 'w', 'p'};
@@ -291,24 +292,32 @@ uint64_t wire_encode(
     return wire_encode_on(best_path(), pool, dtype, data, count, payload);
 }
 
-double wire_estimate(
-    enum dtype dtype, const void *sample, uint64_t count, uint8_t table[WIRE_TABLE])
+struct wire_estimate wire_estimate(enum dtype dtype, const void *sample, uint64_t count)
 {
     const struct wire_kind *kind = wire_kind_of(dtype);
     const struct wire_path *path = best_path();
-    uint8_t record[2 * WIRE_TILE], part[PART_ROOM];
-    uint64_t tiles = count / WIRE_TILE, bytes = 0;
     const uint8_t *data = sample;
-    struct wire_table ranked;
+    const double tiles = (double)(count / WIRE_TILE), tile_bytes = WIRE_TILE * kind->bytes;
+    uint8_t record[2 * WIRE_TILE], part[PART_ROOM];
+    struct wire_estimate estimate;
+    struct wire_table table;
+    double sum = 0, squares = 0;
     bool raw;
 
-    choose_table(path, kind, data, tiles * WIRE_TILE, table);
-    wire_table_init(&ranked, table);
-    for (uint64_t tile = 0; tile < tiles; tile++)
-        bytes +=
-            4 + kind_record_bytes(kind) +
-            path->encode(kind, &ranked, data + tile * WIRE_TILE * kind->bytes, record, part, &raw);
-    return tiles ? (double)bytes / (double)(tiles * WIRE_TILE * kind->bytes) : 1;
+    choose_table(path, kind, data, count / WIRE_TILE * WIRE_TILE, estimate.table);
+    wire_table_init(&table, estimate.table);
+    for (uint64_t tile = 0; tile < count / WIRE_TILE; tile++) {
+        const uint8_t *elements = data + tile * WIRE_TILE * kind->bytes;
+        double bytes = (double)(4 + kind_record_bytes(kind) +
+                                path->encode(kind, &table, elements, record, part, &raw));
+
+        sum += bytes;
+        squares += bytes * bytes;
+    }
+    estimate.part = sum / (tiles * tile_bytes);
+    estimate.error =
+        sqrt(fmax(squares - sum * sum / tiles, 0) / ((tiles - 1) * tiles)) / tile_bytes;
+    return estimate;
 }
 
 /* ---- checking ---- */

@@ -107,10 +107,13 @@ void wire_decode_reference(const void *payload, uint64_t first, uint64_t tiles, 
 void wire_decode(const void *payload, uint64_t first, uint64_t tiles, void *data);
 
 /*
- * From a sample of whole tiles of a tensor, `count` elements: what of its bytes it will keep if it
- * is packed with the table that is chosen here. 1 if there is no whole tile.
+ * From a sample of whole tiles of a tensor, `count` elements, two or more: what of its bytes it
+ * will keep if it is packed with the table that is chosen here, and the standard error of that.
  */
-double wire_estimate(
-    enum dtype dtype, const void *sample, uint64_t count, uint8_t table[WIRE_TABLE]);
+struct wire_estimate {
+    double part, error;
+    uint8_t table[WIRE_TABLE];
+};
+struct wire_estimate wire_estimate(enum dtype dtype, const void *sample, uint64_t count);
 
 #endif

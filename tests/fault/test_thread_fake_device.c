@@ -275,15 +275,21 @@ static void walk_late(struct noise_model *m, const struct streamer_place *places
     watchdog_clear();
 }
 
-static void stream(bool packed)
+/* How the blocks' files are, and whether some cross packed though these are plain. */
+enum kind { PLAIN, PACKED, PACKING };
+
+static void stream(enum kind kind)
 {
+    const bool packed = kind != PLAIN;
     struct streamer_place places[BLOCKS] = {0};
     struct noise_model m;
 
-    noise_open(&m, 4, packed);
+    noise_open(&m, 4, kind == PACKED);
+    if (kind == PACKING) noise_pack(&m);
     for (int k = 0; k < LATENESSES; k += SCENARIO_THINNER) {
         for (int i = 0; i < BLOCKS; i++)
-            places[i] = (struct streamer_place){.disk = i % 2};
+            places[i] =
+                (struct streamer_place){.disk = i % 2, .packed = kind == PACKING && i % 2 == 0};
         walk_late(&m, places, m.largest, STAGING);
         walk_late(&m, places, m.largest * 3, 3 * STAGING);
         for (int i = 0; i < BLOCKS; i += 3)
@@ -296,8 +302,9 @@ static void stream(bool packed)
 static void test_streamer(void **state)
 {
     (void)state;
-    stream(false);
-    stream(true);
+    stream(PLAIN);
+    stream(PACKED);
+    stream(PACKING);
 }
 
 /* ---- pictures ---- */
@@ -351,6 +358,18 @@ static void expect_picture(const struct shoal_request *request)
     shoal_plan_destroy(&plan);
 }
 
+/* The same, of a plan that packs what it reads. */
+static void expect_packed(const struct shoal_request *request)
+{
+    struct shoal_plan *plan = scenario_plan(model, request);
+    struct shoal_plan_summary summary;
+
+    shoal_plan_summarise(plan, &summary);
+    assert_true(summary.packs && summary.packed_blocks > 0);
+    shoal_plan_destroy(&plan);
+    expect_picture(request);
+}
+
 static void test_pictures(void **state)
 {
     struct shoal_request r = scenario_request(model);
@@ -371,6 +390,14 @@ static void test_pictures(void **state)
     r.buffer = SHOAL_BUFFER_AUTO;
     r.resident_blocks = 5;
     expect_picture(&r);
+    r.wire = SHOAL_WIRE_PACKED;
+    expect_packed(&r);
+    r.resident_blocks = 0;
+    expect_packed(&r);
+    scenario_least(model, &r);
+    expect_packed(&r);
+    r.wire = SHOAL_WIRE_AUTO;
+    r.ram_bytes = SHOAL_UNLIMITED;
     r.resident_blocks = SHOAL_AUTO;
     scenario_least(model, &r);
     expect_picture(&r);

@@ -75,7 +75,7 @@ static void add_block(struct noise_model *m, int index, uint64_t *seed, bool pac
     if (index == BLOCKS && !packed) return;
     struct cargo_size size;
     struct shoal_error error = {0};
-    assert_ok(cargo_measure(&m->blocks[index], &size, &error));
+    assert_ok(cargo_measure(&m->blocks[index], NULL, &size, &error));
     span = size.bytes;
     if (span > m->largest) m->largest = span;
     if (m->blocks[index].bytes > m->largest_block) m->largest_block = m->blocks[index].bytes;
@@ -104,8 +104,26 @@ void noise_open(struct noise_model *m, uint64_t seed, bool packed)
         .pass_count = 1};
 }
 
+void noise_pack(struct noise_model *m)
+{
+    struct shoal_error error = {0};
+
+    assert_ok(packing_init(&m->packing, &m->model, &m->model.passes[0], &error));
+}
+
+struct cargo_size noise_measure(const struct noise_model *m, int index, struct streamer_place place)
+{
+    const struct cargo_room *rooms = place.packed ? packing_rooms(&m->packing, index) : NULL;
+    struct shoal_error error = {0};
+    struct cargo_size size;
+
+    assert_ok(cargo_measure(&m->blocks[index], rooms, &size, &error));
+    return size;
+}
+
 void noise_close(struct noise_model *m)
 {
+    packing_fini(&m->packing);
     for (int i = 0; i < 2 * (BLOCKS + 1); i++)
         free(m->data[i]);
     file_close(&m->file);
@@ -122,10 +140,9 @@ void rig_open(struct rig *rig, struct noise_model *model, struct device *device,
 
     *rig = (struct rig){.model = model, .device = device};
     for (int i = 0; i < BLOCKS; i++) {
-        struct cargo_size size;
+        struct cargo_size size = noise_measure(model, i, places[i]);
 
         rig->places[i] = places[i];
-        assert_ok(cargo_measure(&model->blocks[i], &size, &error));
         if (places[i].resident) bytes += places[i].packed ? size.bytes : model->blocks[i].bytes;
         unpacks = unpacks || (size.packed && (!places[i].resident || places[i].packed));
     }
@@ -137,6 +154,8 @@ void rig_open(struct rig *rig, struct noise_model *model, struct device *device,
         .model = &model->model,
         .pass = &model->model.passes[0],
         .places = rig->places,
+        .packing = &model->packing,
+        .threads = 8,
         .ring_bytes = ring_bytes,
         .unpack_bytes = unpacks ? model->largest_block : 0,
         .staging_bytes = staging_bytes,

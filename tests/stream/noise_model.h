@@ -18,6 +18,7 @@ struct noise_model {
     struct block blocks[BLOCKS + 1]; /* the last one: globals */
     struct model model;
     char *data[2 * (BLOCKS + 1)]; /* each tensor's values */
+    struct packing packing;       /* empty, unless noise_pack has been called */
     uint64_t largest;             /* span of a streamed block, as it crosses */
     uint64_t largest_block;       /* as it is unpacked */
 };
@@ -26,6 +27,13 @@ struct noise_model {
  * weights lie packed in the file. */
 void noise_open(struct noise_model *m, uint64_t seed, bool packed);
 void noise_close(struct noise_model *m);
+
+/* From here on, places that are packed pack on the way: of a model that does not lie packed. */
+void noise_pack(struct noise_model *m);
+
+/* Of a block in a place. */
+struct cargo_size noise_measure(
+    const struct noise_model *m, int index, struct streamer_place place);
 
 /* A device, its arena and a streamer over the model. */
 struct rig {

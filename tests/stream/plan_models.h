@@ -80,7 +80,7 @@ static inline void model_random(struct plan_model *m, uint64_t *seed)
     m->in.globals = form_of((uint64_t)test_int(seed, 0, 50) * MIB);
     m->in.scratch_bytes = (uint64_t)test_int(seed, 0, 2000) * MIB;
     m->in.walks = test_int(seed, 0, 3) ? test_int(seed, 2, 50) : 1;
-    m->in.source = (enum plan_source)test_int(seed, 0, 2);
+    m->in.source = (enum plan_source)test_int(seed, 0, 1);
     if (!has_packed) m->in.source = PLAN_SOURCE_RAW;
 }
 
@@ -99,7 +99,7 @@ static inline void phase_add_up(const struct plan_model *m, struct plan_phase *p
         p->compute_seconds += b->compute_seconds;
         if (p->blocks[i].packed)
             p->compute_seconds += (double)b->unpacked_bytes / m->rates.unpack_bytes;
-        p->first_disk_bytes += simulate_first_read(b, m->in.source, p->blocks[i]);
+        p->first_disk_bytes += simulate_first_read(b, m->in.source);
         if (p->blocks[i].disk) p->disk_bytes += form->host_bytes;
         if (p->blocks[i].resident) {
             p->resident_bytes += form->bytes;

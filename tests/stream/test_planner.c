@@ -468,7 +468,36 @@ static void test_packed_by_us(void **state)
     assert_false(s.fits_ram);
     assert_true(s.least_ram_bytes > 700000000 && s.least_ram_bytes < 720000000);
     planner_release(&s);
-    m.in.source = PLAN_SOURCE_BOTH;
+    /* Residents are packed through an image of one of them. */
+    limits.ram_bytes = SHOAL_UNLIMITED;
+    limits.resident_blocks = 10;
+    limits.vram_bytes = 10 * size_align(70000000, 256) + 101 * MIB;
+    m.rates.unpack_bytes = 1e15;
+    p = solve_one(&m, limits, &s);
+    assert_true(s.fits && p.packs && p.packed_count > 0);
+    assert_int_equal(p.packing_bytes, size_align(70000000, 4096));
+    assert_int_equal(p.ram_bytes, p.staging_bytes + p.packing_bytes);
+    planner_release(&s);
+    /* By itself it makes no budget smaller. */
+    limits.vram_bytes = SHOAL_UNLIMITED;
+    limits.resident_blocks = SHOAL_AUTO;
+    limits.prefetch_slots = 6;
+    p = solve_one(&m, limits, &s);
+    assert_true(s.least_bytes < 600000000);
+    planner_release(&s);
+    limits.wire = SHOAL_WIRE_AUTO;
+    p = solve_one(&m, limits, &s);
+    assert_int_equal(s.least_bytes, 6 * size_align(100000000, 256));
+    limits.vram_bytes = s.least_bytes - 1;
+    planner_release(&s);
+    p = solve_one(&m, limits, &s);
+    assert_false(s.fits);
+    planner_release(&s);
+    limits = unlimited();
+    limits.resident_blocks = 0;
+    limits.ram_bytes = 300 * MIB;
+    limits.wire = SHOAL_WIRE_PACKED;
+    m.in.source = PLAN_SOURCE_PACKED;
     p = solve_one(&m, limits, &s);
     assert_true(s.fits && p.packed_count == 10 && p.disk_count > 0);
     planner_release(&s);
@@ -481,6 +510,7 @@ static void check_phase(const struct plan_model *m, const struct plan_phase *p,
     const struct plan_limits *limits, bool fits)
 {
     uint64_t resident = 0, stream = 0, disk = 0, tier = 0, unpack = 0, largest = 0, crossing = 0;
+    uint64_t packing = 0;
     int32_t residents = 0, packed = 0, disks = 0;
 
     for (int32_t i = 0; i < p->block_count; i++) {
@@ -494,6 +524,9 @@ static void check_phase(const struct plan_model *m, const struct plan_phase *p,
         disks += at.disk;
         if (at.packed && m->blocks[i].unpacked_bytes > unpack) unpack = m->blocks[i].unpacked_bytes;
         if (at.resident) resident += form->bytes;
+        if (at.resident && at.packed && m->in.source == PLAN_SOURCE_RAW &&
+            form->host_bytes > packing)
+            packing = form->host_bytes;
         if (at.resident && !at.packed && m->in.source == PLAN_SOURCE_PACKED &&
             m->blocks[i].packed.bytes > crossing)
             crossing = m->blocks[i].packed.bytes;
@@ -520,7 +553,9 @@ static void check_phase(const struct plan_model *m, const struct plan_phase *p,
     assert_true(p->ring_bytes <= stream || p->ring_bytes == crossing);
     assert_int_equal(
         p->peak_bytes, p->globals_bytes + resident + p->ring_bytes + unpack + p->scratch_bytes);
-    assert_int_equal(p->ram_bytes, p->staging_bytes + tier);
+    assert_int_equal(packing, p->packing_bytes);
+    assert_int_equal(p->packs, packed && m->in.source == PLAN_SOURCE_RAW);
+    assert_int_equal(p->ram_bytes, p->staging_bytes + tier + packing);
     if (m->in.walks == 1) assert_int_equal(tier, 0);
     if (!fits) return;
     assert_true(p->peak_bytes <= limits->vram_bytes);
@@ -571,7 +606,9 @@ static void test_refusals_are_exact(void **state)
         limits.vram_bytes = least;
         solve_one(&m, limits, &s);
         assert_true(s.fits);
-        assert_int_equal(s.peak_bytes, least);
+        /* What we pack makes plans faster, and no budget smaller unless it was asked for. */
+        if (limits.wire != SHOAL_WIRE_AUTO || !s.phases[0].packs)
+            assert_int_equal(s.peak_bytes, least);
         check_phase(&m, &s.phases[0], &limits, true);
         least_ram = s.least_ram_bytes;
         planner_release(&s);
@@ -653,7 +690,7 @@ static void test_cheap(void **state)
     model_uniform(&m, 60, 680000000, 0.69, 0.02);
     m.in.scratch_bytes = GIB;
     m.in.walks = 50;
-    m.in.source = PLAN_SOURCE_BOTH;
+    m.in.source = PLAN_SOURCE_RAW;
     for (uint64_t gib = 4; gib <= 32; gib += 4) {
         double best = INFINITY;
 

@@ -28,7 +28,7 @@ static void model_of(struct plan_model *m, const char *on, int32_t blocks, doubl
     *m = (struct plan_model){.rates = card(on)};
     model_uniform(m, blocks, (uint64_t)(bytes / blocks), PACKED, seconds / blocks);
     m->in.walks = walks;
-    m->in.source = PLAN_SOURCE_BOTH;
+    m->in.source = PLAN_SOURCE_RAW;
 }
 
 static struct plan_limits raw_limits(void)
@@ -214,6 +214,7 @@ static void test_disk(void **state)
     limits.process_bytes = (uint64_t)4e9;
     planned = solve(&m, limits);
     limits.wire = SHOAL_WIRE_AUTO;
+    m.in.source = PLAN_SOURCE_PACKED;
     packed = solve(&m, limits);
     print_message(
         "| 61.7 GB DiT, 3.4 GB/s disk, 12 GB VRAM, 32 GB RAM | 17.4 s/it | predicted, all "

@@ -77,7 +77,7 @@ static void follow(const struct plan_model *m, const struct plan_phase *p, int w
             bool packs = at.packed && m->in.source == PLAN_SOURCE_RAW;
             bool once = !w && m->in.source == PLAN_SOURCE_PACKED && b->packed.bytes;
             uint64_t read =
-                w ? at.disk ? form->host_bytes : 0 : simulate_first_read(b, m->in.source, at);
+                w ? at.disk ? form->host_bytes : 0 : simulate_first_read(b, m->in.source);
             double room = 0, ready = 0, unpacked;
 
             if (!at.resident) {

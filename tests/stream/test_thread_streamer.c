@@ -30,7 +30,7 @@ static void run(struct noise_model *m, const struct streamer_place *places, uint
     struct shoal_error error = {0};
     struct streamer_stats stats;
     struct rig rig;
-    uint64_t disk = 0, kept = 0, first = 0;
+    uint64_t disk = 0, kept = 0, first = 0, spare = 0;
 
     rig_open(&rig, m, new_device(), places, ring_bytes, staging_bytes);
     assert_ok(rig_start(&rig, &error));
@@ -40,12 +40,15 @@ static void run(struct noise_model *m, const struct streamer_place *places, uint
     }
     assert_ok(streamer_check(rig.streamer, &error));
     for (int i = 0; i <= BLOCKS; i++) {
-        struct cargo_size size;
+        struct streamer_place place = i < BLOCKS ? places[i] : (struct streamer_place){0};
+        struct cargo_size size = noise_measure(m, i, place);
 
-        assert_ok(cargo_measure(&m->blocks[i], &size, &error));
-        first += size.image_bytes;
-        if (i == BLOCKS || places[i].resident) continue;
-        if (places[i].disk)
+        first += noise_measure(m, i, (struct streamer_place){0}).image_bytes;
+        if (place.resident && place.packed && packing_rooms(&m->packing, i) &&
+            size.image_bytes > spare)
+            spare = size.image_bytes;
+        if (i == BLOCKS || place.resident) continue;
+        if (place.disk)
             disk += size.image_bytes;
         else
             kept += size.image_bytes;
@@ -53,7 +56,7 @@ static void run(struct noise_model *m, const struct streamer_place *places, uint
     stats = streamer_stats(rig.streamer);
     assert_int_equal(stats.first_read_bytes, first);
     assert_int_equal(stats.read_bytes, first + disk * (WALKS - 1));
-    assert_int_equal(stats.host_bytes, kept + staging_bytes);
+    assert_int_equal(stats.host_bytes, kept + staging_bytes + spare);
     assert_int_equal(arena_peak(&rig.arena), rig.arena.bytes);
     rig_close(&rig);
 }
@@ -138,6 +141,125 @@ static void test_next_copy_in_one_slot(void **state)
     }
 }
 
+/* Acquires until something fails; the error must be the block's. */
+static enum shoal_status walk_until_failure(struct rig *rig, struct shoal_error *error)
+{
+    struct matrix weights[2];
+    enum shoal_status status = streamer_globals(rig->streamer, weights, error);
+
+    for (int i = 0; i < BLOCKS && !status; i++) {
+        status = streamer_acquire(rig->streamer, i, weights, error);
+        if (!status) streamer_release(rig->streamer, i);
+    }
+    return status;
+}
+
+static int64_t modified_ns(const struct noise_model *m)
+{
+    struct stat info;
+
+    assert_int_equal(fstat(m->file.fd, &info), 0);
+    return info.st_mtim.tv_sec * 1000000000LL + info.st_mtim.tv_nsec;
+}
+
+/* Overwrites bytes of the model's file behind its back. */
+static void damage(const struct noise_model *m, uint64_t offset, size_t bytes)
+{
+    char path[64], junk[4096];
+    int fd;
+
+    memset(junk, 0xa7, sizeof junk);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", m->file.fd);
+    fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, junk, bytes, (off_t)offset), bytes);
+    close(fd);
+}
+
+/* Gives a tensor exponents that are all alike common, after its sample has been taken. */
+static void spoil(struct noise_model *m, const struct checkpoint_tensor *tensor)
+{
+    uint64_t seed = 1;
+    char path[64];
+    int fd;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", m->file.fd);
+    fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    for (uint64_t at = 0; at + 4096 <= tensor->bytes; at += 4096) {
+        uint16_t junk[2048];
+
+        for (int i = 0; i < 2048; i++)
+            junk[i] = (uint16_t)(test_random(&seed) >> 8 & 0xbfff);
+        assert_int_equal(
+            pwrite(fd, junk, sizeof junk, (off_t)(tensor->offset + at)), (ssize_t)sizeof junk);
+    }
+    close(fd);
+    m->file.modified_ns = modified_ns(m);
+}
+
+/* Packed on the way: all that streams, then some of it, then residents too; those that are read
+ * again in every walk stay plain. */
+static void test_packing(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        struct noise_model m;
+        struct streamer_place places[BLOCKS] = {0};
+        int packed = 0;
+
+        noise_open(&m, seed, false);
+        noise_pack(&m);
+        for (int n = 0; n < BLOCKS; n++) {
+            packed += packing_rooms(&m.packing, n) != NULL;
+            places[n].packed = true;
+        }
+        assert_true(packed > BLOCKS / 2);
+        for (int slots = 1; slots <= 4; slots++)
+            run(&m, places, m.largest * (uint64_t)slots, STAGING);
+        for (int n = 0; n < BLOCKS; n++) {
+            places[n].packed = n % 3 != 0;
+            places[n].disk = n % 3 == 0 && n % 2;
+        }
+        run(&m, places, m.largest + 4096, STAGING);
+        run(&m, places, m.largest * 3, 4 * STAGING);
+        for (int n = 0; n < BLOCKS; n++) {
+            struct streamer_place *place = &places[(n * 7) % BLOCKS];
+
+            place->resident = true;
+            place->packed = n % 4 != 0;
+            place->disk = false;
+            run(&m, places, n == BLOCKS - 1 ? 0 : m.largest * 2, n % 2 ? STAGING : 4 * STAGING);
+        }
+        noise_close(&m);
+    }
+}
+
+/* A tensor that is not like its sample is found, and named. */
+static void test_outgrown(void **state)
+{
+    struct streamer_place places[BLOCKS] = {0};
+    struct shoal_error error = {0};
+    struct noise_model m;
+    struct rig rig;
+
+    (void)state;
+    noise_open(&m, 3, false);
+    noise_pack(&m);
+    spoil(&m, &m.tensors[11]);
+    for (int resident = 0; resident < 2; resident++) {
+        for (int n = 0; n < BLOCKS; n++)
+            places[n] = (struct streamer_place){.packed = true, .resident = resident};
+        rig_open(&rig, &m, new_device(), places, resident ? 0 : m.largest * 2, STAGING);
+        assert_ok(rig_start(&rig, &error));
+        assert_int_equal(walk_until_failure(&rig, &error), SHOAL_E_UNSUPPORTED);
+        assert_non_null(strstr(error.text, "block 5"));
+        assert_ptr_equal(streamer_outgrown(rig.streamer), &m.tensors[11]);
+        rig_close(&rig);
+    }
+    noise_close(&m);
+}
+
 /* Destroyed in the middle of a walk, with reads and copies under way: nothing leaks or hangs. */
 static void test_cancel_midway(void **state)
 {
@@ -146,8 +268,10 @@ static void test_cancel_midway(void **state)
 
     (void)state;
     noise_open(&m, 9, false);
+    noise_pack(&m);
     for (int i = 0; i < BLOCKS; i++)
-        places[i].disk = i % 3;
+        places[i] = (struct streamer_place){
+            .disk = i % 3 == 1, .packed = i % 3 != 1, .resident = i % 6 == 2};
     for (int stop = 0; stop < BLOCKS; stop++) {
         struct shoal_error error = {0};
         struct rig rig;
@@ -160,19 +284,6 @@ static void test_cancel_midway(void **state)
         rig_close(&rig);
     }
     noise_close(&m);
-}
-
-/* Acquires until something fails; the error must be the block's. */
-static enum shoal_status walk_until_failure(struct rig *rig, struct shoal_error *error)
-{
-    struct matrix weights[2];
-    enum shoal_status status = streamer_globals(rig->streamer, weights, error);
-
-    for (int i = 0; i < BLOCKS && !status; i++) {
-        status = streamer_acquire(rig->streamer, i, weights, error);
-        if (!status) streamer_release(rig->streamer, i);
-    }
-    return status;
 }
 
 static void test_failures_leave_nothing(void **state)
@@ -225,7 +336,7 @@ static void test_nan_weight(void **state)
         struct checksum sum;
         struct cargo cargo;
 
-        assert_ok(cargo_init(&cargo, &block, &error));
+        assert_ok(cargo_init(&cargo, &block, NULL, &error));
         assert_int_equal(cargo_check(&cargo, &cargo.chunks[0], (const char *)values, &sum, &error),
             SHOAL_E_NUMERIC);
         assert_non_null(strstr(error.text, "noise"));
@@ -234,28 +345,6 @@ static void test_nan_weight(void **state)
         assert_ok(cargo_check(&cargo, &cargo.chunks[0], (const char *)values, &sum, &error));
         cargo_fini(&cargo);
     }
-}
-
-static int64_t modified_ns(const struct noise_model *m)
-{
-    struct stat info;
-
-    assert_int_equal(fstat(m->file.fd, &info), 0);
-    return info.st_mtim.tv_sec * 1000000000LL + info.st_mtim.tv_nsec;
-}
-
-/* Overwrites bytes of the model's file behind its back. */
-static void damage(const struct noise_model *m, uint64_t offset, size_t bytes)
-{
-    char path[64], junk[4096];
-    int fd;
-
-    memset(junk, 0xa7, sizeof junk);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", m->file.fd);
-    fd = open(path, O_WRONLY);
-    assert_true(fd >= 0);
-    assert_int_equal(pwrite(fd, junk, bytes, (off_t)offset), bytes);
-    close(fd);
 }
 
 static uint64_t checksum_of_tensor(const struct checkpoint_tensor *tensor)
@@ -308,6 +397,8 @@ int main(void)
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_packed),
         cmocka_unit_test(test_next_copy_in_one_slot),
+        cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_outgrown),
         cmocka_unit_test(test_cancel_midway),
         cmocka_unit_test(test_failures_leave_nothing),
         cmocka_unit_test(test_nan_weight),

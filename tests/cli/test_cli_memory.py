@@ -4,8 +4,10 @@
     python3 tests/cli/test_cli_memory.py path/to/shoal [part of a case's name]
 """
 
+import glob
 import json
 import os
+import random
 import re
 import shutil
 import struct
@@ -311,6 +313,77 @@ def packed_files(folder):
 
 
 @case
+def plain_files_are_packed_while_they_are_read(folder):
+    picture = os.path.join(folder, "raw.png")
+    args = [*SMALL, "--steps", "2"]
+    expect(shoal("generate", "-p", "a cat", *args, "-o", picture).code == 0, what="raw")
+    with open(picture, "rb") as file:
+        raw = file.read()
+    cases = [["--vram", vram, *least] for vram in ("6MiB", "8MiB", "12MiB")
+             for least in ([], ["--ram"])] + [["--resident-blocks", "0", "--lanes", "1"]]
+    for case_args in cases:
+        case_args = [*case_args, "--wire", "packed"]
+        if "--ram" in case_args:
+            case_args.remove("--ram")
+            least_ram = plan(*args, *case_args)[0]["least_ram_bytes"]
+            case_args += ["--ram", str(least_ram)]
+            result = shoal("generate", "-p", "x", *args, *case_args[:-1], str(least_ram - 1))
+            expect(result.code == 3 and f"--ram {least_ram} " in result.err, result)
+            expect("leave --wire out" in result.err, result)
+        result = shoal("generate", "-p", "a cat", *args, *case_args, "-o", picture)
+        expect(result.code == 0 and "while they were read" in result.out, result, case_args)
+        expect("packed while they are read" in result.out, result, case_args)
+        with open(picture, "rb") as file:
+            expect(file.read() == raw, result, case_args)
+        figures, _ = plan(*args, *case_args)
+        expect(figures["packed_while_read"] and figures["notes"] == [], figures)
+        if not sanitized():
+            figures, used = measure(folder, *args, *case_args)
+            expect(used <= figures["plan"]["ram_bytes"], (used, figures["plan"]), case_args)
+
+
+def spoil_a_tensor(path):
+    """All bits random and no exponent rare, but in the pages that are looked at before: as long as
+    those are eight, in the middle of eighths. Returns its name."""
+    with open(path, "r+b") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        header = json.loads(file.read(length))
+        name = max((name for name, entry in header.items()
+                    if name.startswith("layers.") and entry["dtype"] == "BF16"),
+                   key=lambda name: header[name]["data_offsets"][1] - header[name]["data_offsets"][0])
+        begin, end = (offset + 8 + length for offset in header[name]["data_offsets"])
+        first, pages = -(-begin // 4096), end // 4096 - -(-begin // 4096)
+        sampled = {first + (2 * i + 1) * pages // 16 for i in range(8)}
+        values = random.Random(1)
+        for page in range(first, first + pages):
+            if page not in sampled:
+                file.seek(page * 4096)
+                # Tiny, but of all exponents; the bits are sign, 8 of the exponent, mantissa.
+                file.write(b"".join(struct.pack("<H", values.randrange(0x3c00) |
+                                                values.randrange(2) << 15) for _ in range(2048)))
+    return name
+
+
+@case
+def a_tensor_that_is_not_like_its_sample(folder):
+    model = os.path.join(folder, "odd")
+    shutil.copytree(MINI, model)
+    name = spoil_a_tensor(glob.glob(os.path.join(model, "transformer", "*.safetensors"))[0])
+    args = ["-p", "a cat", "-m", model, *SMALL, "--steps", "2", "--resident-blocks", "0"]
+    pictures = [os.path.join(folder, wire + ".png") for wire in ("raw", "packed")]
+    expect(shoal("generate", *args, "--wire", "raw", "-o", pictures[0]).code == 0, what="raw")
+    result = shoal("generate", *args, "--wire", "packed", "-o", pictures[1])
+    expect(result.code == 0 and name in result.out, result)
+    expect("note: weights were not packed after all" in result.out, result)
+    with open(pictures[0], "rb") as raw, open(pictures[1], "rb") as packed:
+        expect(raw.read() == packed.read(), result)
+    result = shoal("generate", *args, "--wire", "packed", "--json", "-o", pictures[1])
+    expect(name in json.loads(result.out)["report"]["note"], result)
+    result = shoal("verify", *args[:-2], "--json")
+    expect(result.code == 0 and json.loads(result.out)["same"], result)
+
+
+@case
 def verify_covers_the_tiers(folder):
     result = shoal("verify", "--json", *SMALL, "--steps", "2")
     expect(result.code == 0, result)
@@ -320,6 +393,9 @@ def verify_covers_the_tiers(folder):
     expect({"50 % in RAM", "25 % in RAM", "all on disk", "half on disk",
             "least of both"} <= set(rows), result)
     expect(rows["all on disk"]["disk_blocks"] == rows["all on disk"]["blocks"], result)
+    expect(rows["packed"]["packed_blocks"] == rows["packed"]["blocks"], result)
+    expect(rows["packed"]["step_bytes"] < 0.75 * rows["no residents"]["step_bytes"], result)
+    expect({"packed, disk", "packed, half"} <= set(rows), result)
     expect(0 < rows["50 % in RAM"]["disk_blocks"] < rows["50 % in RAM"]["blocks"], result)
     expect(rows["half on disk"]["resident_blocks"] == rows["half on disk"]["blocks"] // 2, result)
     for row in rows.values():

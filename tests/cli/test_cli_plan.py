@@ -141,11 +141,13 @@ def what_a_plan_says(folder):
     result = shoal("plan", "-p", "x", "--resident-blocks", "0", "--ram", "15MiB", "--steps", "1")
     expect("read from disk" in result.out and "15.00 MiB allowed" in result.out, result)
     expect("which loads" not in result.out, result, "of a single step")
+    result = shoal("plan", "-p", "x", "--wire", "packed", "--vram", "6MiB")
+    expect("are packed while they are read" in result.out, result)
+    expect("note" not in result.out, result)
     figures, _ = plan("--wire", "packed", "--vram", "6MiB")
-    if figures["packed_blocks"] == 0:
-        expect(any("shoal convert" in note and "--disk-cache" in note
-                   for note in figures["notes"]), figures["notes"])
-    for args, word in ((["--vram", "6MiB"], "shoal convert"), ([], "stays on the device")):
+    expect(figures["packed_blocks"] > 0 and figures["packed_while_read"], figures)
+    for args, word in ((["--vram", "6MiB", "--steps", "1"], "crosses only once"),
+                       ([], "stays on the device")):
         result = shoal("plan", "--json", "-p", "x", "--wire", "packed", *args)
         expect(result.code == 0 and "--wire packed has no effect" in result.err, result)
         expect(word in result.err, result)

@@ -356,6 +356,37 @@ static void test_least_ram(void **state)
     assert_false(summary_of(&r).fits);
 }
 
+/* Weights of a plain file that are packed while they are read. */
+static void test_packing(void **state)
+{
+    struct shoal_request r = request();
+    uint64_t reference = run(&r), least, full;
+
+    (void)state;
+    r.wire = SHOAL_WIRE_PACKED;
+    least = summary_of(&r).least_vram_bytes;
+    full = summary_of(&r).full_vram_bytes;
+    for (uint64_t part = 0; part < 4; part++) {
+        r.vram_bytes = least + (full - least) / 4 * part;
+        r.ram_bytes = SHOAL_UNLIMITED;
+        assert_true(summary_of(&r).packs);
+        assert_int_equal(run(&r), reference);
+        r.ram_bytes = summary_of(&r).least_ram_bytes;
+        assert_int_equal(run(&r), reference);
+        r.ram_bytes--;
+        assert_false(summary_of(&r).fits);
+    }
+    /* Residents that stay packed. */
+    r.ram_bytes = SHOAL_UNLIMITED;
+    r.vram_bytes = least;
+    for (r.resident_blocks = 0; r.resident_blocks <= summary_of(&r).blocks;
+         r.resident_blocks += 3) {
+        r.vram_bytes = SHOAL_UNLIMITED;
+        r.vram_bytes = summary_of(&r).least_vram_bytes;
+        assert_int_equal(run(&r), reference);
+    }
+}
+
 static void test_bad_requests(void **state)
 {
     struct shoal_request cases[12];
@@ -401,6 +432,7 @@ int main(void)
         cmocka_unit_test(test_nothing_given),
         cmocka_unit_test(test_huge_requests),
         cmocka_unit_test(test_least_ram),
+        cmocka_unit_test(test_packing),
         cmocka_unit_test(test_bad_requests),
     };
 

@@ -15,10 +15,10 @@
 
 static struct {
     struct shoal_model *model;
-    struct shoal_request request;
+    struct shoal_request request, packing;
     struct shoal_plan *plan;
     struct shoal_result *result;
-    uint64_t hash;
+    uint64_t hash, packing_hash;
     char *inspected, *devices;
     int64_t png_bytes, trace_bytes, converted_bytes, cached_bytes;
     char folder[64], path[96], out[96]; /* a file and a folder in the folder */
@@ -89,6 +89,8 @@ struct outcome {
 
 static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *error)
 {
+    struct shoal_plan *plan = NULL;
+
     switch (stage) {
     case STAGE_OPEN:
         o->status = shoal_model_open(
@@ -102,6 +104,11 @@ static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *e
         break;
     case STAGE_RUN:
         o->status = shoal_run(world.plan, NULL, &o->result, error);
+        break;
+    case STAGE_PACK:
+        o->status = shoal_plan_create(world.model, &world.packing, &plan, error);
+        if (!o->status) o->status = shoal_run(plan, NULL, &o->result, error);
+        shoal_plan_destroy(&plan);
         break;
     case STAGE_DEVICES:
         o->status = shoal_devices(true, &o->text, error);
@@ -135,6 +142,8 @@ static bool is_usual(enum stage stage, struct outcome *o)
         return !strcmp(shoal_plan_json(o->plan), shoal_plan_json(world.plan));
     case STAGE_RUN:
         return scenario_hash(o->result) == world.hash;
+    case STAGE_PACK:
+        return scenario_hash(o->result) == world.packing_hash;
     case STAGE_DEVICES:
         return !strcmp(o->text, world.devices);
     case STAGE_CONVERT:
@@ -189,6 +198,30 @@ static void check_disk(enum stage stage, bool succeeded)
     assert_int_equal(scratch_bytes(), succeeded ? whole : old);
 }
 
+/* Two steps, since what crosses once is not packed; blocks that stream and that are resident. */
+static void set_up_packing(void)
+{
+    struct shoal_request *r = &world.packing;
+    struct shoal_error error = {0};
+    struct shoal_plan_summary summary;
+    struct shoal_result *result = NULL;
+    struct shoal_plan *plan;
+
+    *r = scenario_request(world.model);
+    r->steps = 2;
+    r->threads = 8; /* of which two pack */
+    r->resident_blocks = 6;
+    r->wire = SHOAL_WIRE_PACKED;
+    scenario_least(world.model, r);
+    plan = scenario_plan(world.model, r);
+    shoal_plan_summarise(plan, &summary);
+    assert_true(summary.packs && summary.packed_blocks > summary.blocks - summary.resident_blocks);
+    assert_ok(shoal_run(plan, NULL, &result, &error));
+    world.packing_hash = scenario_hash(result);
+    shoal_result_destroy(&result);
+    shoal_plan_destroy(&plan);
+}
+
 int sweep_set_up(void **state)
 {
     struct shoal_error error = {0};
@@ -205,6 +238,7 @@ int sweep_set_up(void **state)
     world.plan = scenario_plan(world.model, &world.request);
     assert_ok(shoal_run(world.plan, NULL, &world.result, &error));
     world.hash = scenario_hash(world.result);
+    set_up_packing();
     assert_ok(shoal_devices(true, &world.devices, &error));
     assert_ok(shoal_inspect(SCENARIO_MODEL, true, &world.inspected, &error));
     assert_ok(shoal_result_write_png(world.result, 0, world.path, &error));
@@ -237,8 +271,8 @@ int sweep_tear_down(void **state)
 
 /* ---- the sweep ---- */
 
-static const char *const stage_names[STAGES] = {
-    "open", "inspect", "plan", "run", "write", "replace", "devices", "trace", "convert", "cache"};
+static const char *const stage_names[STAGES] = {"open", "inspect", "plan", "run", "pack", "write",
+    "replace", "devices", "trace", "convert", "cache"};
 
 struct point {
     char name[240];

@@ -14,6 +14,7 @@ enum stage {
     STAGE_INSPECT, /* the same files, as JSON */
     STAGE_PLAN,    /* the scenario's request in the least memory */
     STAGE_RUN,     /* that plan */
+    STAGE_PACK,    /* another plan and its run, which packs weights while it reads them */
     STAGE_WRITE,   /* the picture, to a new file */
     STAGE_REPLACE, /* the picture, over a file that is there */
     STAGE_DEVICES, /* what the machine computes on, as JSON */

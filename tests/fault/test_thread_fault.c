@@ -42,6 +42,25 @@ static void test_allocations_that_fail(void **state)
         .stride = 11});
 }
 
+/* Weights that are packed while they are read, and the reading of their samples. */
+static void test_packing_while_reading(void **state)
+{
+    static const struct {
+        enum inject_call call;
+        int code;
+        enum shoal_status failure;
+    } calls[] = {{INJECT_THREAD, EAGAIN, SHOAL_E_MEMORY}, {INJECT_ALLOC, ENOMEM, SHOAL_E_MEMORY},
+        {INJECT_READ, EIO, SHOAL_E_IO}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        sweep_run(&(struct sweep){.stage = STAGE_PACK,
+            .fault = {.call = calls[i].call, .code = calls[i].code},
+            .failure = calls[i].failure,
+            .dense = 25,
+            .stride = 29});
+}
+
 static void test_packing(void **state)
 {
     (void)state;
@@ -64,6 +83,7 @@ int main(void)
         cmocka_unit_test(test_threads_that_do_not_start),
         cmocka_unit_test(test_reads_that_fail),
         cmocka_unit_test(test_allocations_that_fail),
+        cmocka_unit_test(test_packing_while_reading),
         cmocka_unit_test(test_packing),
     };
 

@@ -361,6 +361,7 @@ static void test_packing(void **state)
 {
     struct shoal_request r = request();
     uint64_t reference = run(&r), least, full;
+    int32_t blocks = summary_of(&r).blocks;
 
     (void)state;
     r.wire = SHOAL_WIRE_PACKED;
@@ -379,8 +380,7 @@ static void test_packing(void **state)
     /* Residents that stay packed. */
     r.ram_bytes = SHOAL_UNLIMITED;
     r.vram_bytes = least;
-    for (r.resident_blocks = 0; r.resident_blocks <= summary_of(&r).blocks;
-         r.resident_blocks += 3) {
+    for (r.resident_blocks = 0; r.resident_blocks <= blocks; r.resident_blocks += 3) {
         r.vram_bytes = SHOAL_UNLIMITED;
         r.vram_bytes = summary_of(&r).least_vram_bytes;
         assert_int_equal(run(&r), reference);

@@ -6,22 +6,7 @@
 #include "device/check.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/driver.h"
-#include "device/cuda/kernels/args.h"
-#include "device/cuda/kernels/attention.h"
-#include "device/cuda/kernels/conv.h"
-#include "device/cuda/kernels/linear.h"
-#include "device/cuda/kernels/norms.h"
-#include "device/cuda/kernels/rows.h"
-#include "device/cuda/kernels/unpack.h"
-
-/* X(module, kernel): a module is one .cu file, and one fatbin. */
-#define CUDA_KERNELS(X)                                                                            \
-    ATTENTION_KERNELS(X)                                                                           \
-    CONV_KERNELS(X)                                                                                \
-    LINEAR_KERNELS(X)                                                                              \
-    NORMS_KERNELS(X)                                                                               \
-    ROWS_KERNELS(X)                                                                                \
-    UNPACK_KERNELS(X)
+#include "device/cuda/kernels/list.h"
 
 enum cuda_kernel {
 #define CUDA_KERNEL_ID(module, name) KERNEL_##name,

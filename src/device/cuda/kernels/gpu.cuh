@@ -55,7 +55,7 @@ template <typename T> DEVICE T shuffle_up(T value, int by)
     return __shfl_up_sync(0xffffffffu, value, by);
 }
 
-DEVICE uint32_t ballot(bool predicate)
+DEVICE uint32_t warp_ballot(bool predicate)
 {
     return __ballot_sync(0xffffffffu, predicate);
 }
@@ -88,6 +88,13 @@ DEVICE float exp2_of(float x) /* the approximate instruction: 2 ulp, 0 for -inf 
 DEVICE float reciprocal_root(float x)
 {
     return rsqrtf(x);
+}
+
+DEVICE float reciprocal(float x) /* the approximate instruction: 1 ulp, 0 for inf */
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* ---- numbers of 16 bits, as bits ---- */

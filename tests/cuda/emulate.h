@@ -169,9 +169,10 @@ template <typename T> DEVICE T shuffle_up(T value, int by)
         "shuffle_up", value, emulate_lane() < by ? emulate_lane() : emulate_lane() - by);
 }
 
-DEVICE uint32_t ballot(bool predicate)
+DEVICE uint32_t warp_ballot(bool predicate)
 {
-    const struct emulate_given *given = emulate_exchange("ballot", &predicate, sizeof predicate);
+    const struct emulate_given *given =
+        emulate_exchange("warp_ballot", &predicate, sizeof predicate);
     uint32_t votes = 0;
 
     for (int lane = 0; lane < WARP; lane++)
@@ -213,6 +214,11 @@ DEVICE float exp2_of(float x)
 DEVICE float reciprocal_root(float x)
 {
     return 1 / sqrtf(x);
+}
+
+DEVICE float reciprocal(float x)
+{
+    return 1 / x;
 }
 
 /* ---- numbers of 16 bits, as bits ---- */

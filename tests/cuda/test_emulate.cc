@@ -87,7 +87,7 @@ KERNEL lanes(struct lanes_args args)
     args.up[i] = shuffle_up(i, 5);
     args.down[i] = shuffle(i * 2, i + 1);
     args.other[i] = shuffle_xor(i + 0.5, 3);
-    args.votes[i] = ballot(i % 3 == 0);
+    args.votes[i] = warp_ballot(i % 3 == 0);
     sync_warp();
 }
 

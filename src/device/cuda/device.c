@@ -47,13 +47,11 @@ enum shoal_status cuda_failure(struct cuda_device *cuda, struct shoal_error *err
 
 bool cuda_enter(struct cuda_device *cuda)
 {
-    CUresult result;
-
-    if (cuda_lost(cuda)) return false;
     /* Whoever else uses CUDA in this thread may have made another one current. */
-    result = cuda->driver->context_set_current(cuda->context);
-    if (result) cuda_fail(cuda, result, "making the context current");
-    return result == CUDA_SUCCESS;
+    CUresult result = cuda->driver->context_set_current(cuda->context);
+
+    if (result) cuda_fail(cuda, result, "making the card's context current");
+    return !cuda_lost(cuda);
 }
 
 /* ---- the arena ---- */
@@ -69,7 +67,7 @@ static enum shoal_status arena_reserve(
     if (device->arena)
         FAIL(error, SHOAL_E_DEVICE, "the device's arena is reserved already; release it first");
     if (!cuda_enter(cuda)) return cuda_failure(cuda, error);
-    result = cuda->driver->memory_alloc(&cuda->arena_memory, bytes);
+    result = cuda->driver->memory_alloc(&cuda->arena_memory, bytes ? bytes : 1);
     if (!result && cuda->arena_memory % ARENA_ALIGNMENT) { /* a small one: it may lie anywhere */
         cuda->driver->memory_free(cuda->arena_memory);
         result = cuda->driver->memory_alloc(&cuda->arena_memory, bytes + ARENA_ALIGNMENT);
@@ -90,13 +88,12 @@ static enum shoal_status arena_reserve(
 static void arena_release(struct device *device)
 {
     struct cuda_device *cuda = cuda_device(device);
+    CUresult result;
 
     if (!device->arena) return;
-    if (cuda_enter(cuda)) {
-        CUresult result = cuda->driver->memory_free(cuda->arena_memory);
-
-        if (result) cuda_fail(cuda, result, "releasing the device arena");
-    }
+    (void)cuda_enter(cuda);
+    result = cuda->driver->memory_free(cuda->arena_memory);
+    if (result) cuda_fail(cuda, result, "releasing the device arena");
     device->arena = 0;
     device->arena_bytes = 0;
 }
@@ -124,7 +121,7 @@ static void host_unregister(struct device *device, void *pages)
     struct cuda_device *cuda = cuda_device(device);
     CUresult result;
 
-    if (!cuda_enter(cuda)) return; /* it went with the context */
+    (void)cuda_enter(cuda);
     result = cuda->driver->host_unregister(pages);
     if (result) cuda_fail(cuda, result, "unpinning host memory");
 }

@@ -80,8 +80,9 @@ enum shoal_status cuda_card_find(const struct cuda_driver *driver, int32_t ordin
 enum shoal_status cuda_create_with(struct device **device, const struct cuda_driver *driver,
     int32_t ordinal, struct shoal_error *error) SHOAL_CHECKED;
 
-/* Before calls to the driver or its libraries: whether nothing has failed yet. Makes the context
- * this thread's. */
+/* Before calls to the driver or its libraries: makes the context this thread's. False if something
+ * has failed: then only what waits and releases may be called, since what was given before may
+ * still be under way. */
 bool cuda_enter(struct cuda_device *cuda);
 /* Keeps the first failure: `what` failed with `result`. */
 void cuda_fail(struct cuda_device *cuda, CUresult result, const char *what);

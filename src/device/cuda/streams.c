@@ -1,6 +1,7 @@
 /*
  * Streams, events and copies of the CUDA device, which are the driver's own. Both kinds of stream
- * are ordered by events alone; after a failure calls do nothing and nothing is awaited.
+ * are ordered by events alone. After a failure no work is given any more; what was given may still
+ * use the caller's memory, so it is awaited.
  *
  * The driver gives times of events between two events only, as a float of milliseconds. So there is
  * one event of which the host's time is known, taken anew every so often: a float tells 0.25 us
@@ -75,7 +76,8 @@ void cuda_stream_destroy(struct stream **stream)
     *stream = NULL;
     if (!s) return;
     cuda = cuda_device(s->base.device);
-    if (cuda_enter(cuda)) await_stream(cuda, s);
+    (void)cuda_enter(cuda);
+    await_stream(cuda, s);
     cuda->driver->stream_destroy(s->handle);
     mem_free(s);
 }
@@ -84,7 +86,8 @@ enum shoal_status cuda_stream_synchronize(struct stream *stream, struct shoal_er
 {
     struct cuda_device *cuda = cuda_device(stream->device);
 
-    if (cuda_enter(cuda)) await_stream(cuda, (struct cuda_stream *)stream);
+    (void)cuda_enter(cuda);
+    await_stream(cuda, (struct cuda_stream *)stream);
     return cuda_failure(cuda, error);
 }
 
@@ -118,7 +121,7 @@ void cuda_event_destroy(struct event **event)
 
     *event = NULL;
     if (!e) return;
-    (void)cuda_enter(e->cuda); /* where that fails, the event went with the context */
+    (void)cuda_enter(e->cuda);
     e->cuda->driver->event_destroy(e->handle);
     mem_free(e);
 }

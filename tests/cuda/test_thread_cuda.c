@@ -1,0 +1,131 @@
+/* The CUDA device from several threads at once, as the intake and the streamer use it; also run
+ * under TSan. */
+#include "support.h"
+
+#include "base/thread.h"
+#include "cuda/fake_driver.h"
+#include "cuda/faulty_driver.h"
+#include "device/cuda/internal.h"
+
+#include <string.h>
+
+#define THREADS 3
+#define ROUNDS 200
+#define PIECE_BYTES 512
+
+static struct cuda_driver driver;
+static struct device *device;
+
+struct worker {
+    struct thread thread;
+    struct event *done; /* recorded by the worker, looked at by others */
+    int index;
+    enum shoal_status status;
+};
+
+/* Copies its piece in and out again, each time other bytes; a failure of any thread ends it. */
+static void copy_in_and_out(void *arg)
+{
+    struct worker *w = arg;
+    const struct device_ops *ops = device->ops;
+    const device_addr piece = device->arena + (device_addr)w->index * PIECE_BYTES;
+    struct shoal_error error = {0};
+    struct stream *up = NULL, *down = NULL;
+    struct event *there = NULL;
+    unsigned char in[PIECE_BYTES], out[PIECE_BYTES];
+    enum shoal_status status = SHOAL_OK;
+
+    TRY_OR_FAIL(ops->stream_create(device, true, &up, &error));
+    TRY_OR_FAIL(ops->stream_create(device, true, &down, &error));
+    TRY_OR_FAIL(ops->event_create(device, &there, &error));
+    for (int i = 0; i < ROUNDS; i++) {
+        memset(in, w->index + i, sizeof in);
+        ops->copy_in(up, piece, in, sizeof in);
+        ops->event_record(up, there);
+        ops->event_wait(down, there);
+        ops->copy_out(down, out, piece, sizeof out);
+        ops->event_record(down, w->done);
+        TRY_OR_FAIL(ops->stream_synchronize(down, &error));
+        if (memcmp(in, out, sizeof in) != 0) status = SHOAL_E_NUMERIC;
+        if (!ops->event_time_ns(there)) status = SHOAL_E_NUMERIC;
+        if (status) break;
+    }
+fail:
+    if (there) ops->event_destroy(&there);
+    ops->stream_destroy(&down);
+    ops->stream_destroy(&up);
+    w->status = status;
+}
+
+static void run_threads(struct worker workers[THREADS])
+{
+    struct shoal_error error = {0};
+
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){.index = i};
+        assert_ok(device->ops->event_create(device, &workers[i].done, &error));
+    }
+    for (int i = 0; i < THREADS; i++)
+        assert_ok(thread_start(&workers[i].thread, copy_in_and_out, &workers[i], &error));
+    for (int i = 0; i < ROUNDS; i++)
+        for (int j = 0; j < THREADS; j++)
+            if (!device->ops->event_happened(workers[j].done))
+                device->ops->event_synchronize(workers[j].done);
+    for (int i = 0; i < THREADS; i++)
+        thread_join(&workers[i].thread);
+    for (int i = 0; i < THREADS; i++)
+        device->ops->event_destroy(&workers[i].done);
+}
+
+static void open_device(void)
+{
+    struct shoal_error error = {0};
+    struct cuda_driver fake;
+
+    fake_driver(&fake);
+    faulty_driver(&driver, &fake);
+    assert_ok(cuda_create_with(&device, &driver, 0, &error));
+    assert_ok(device->ops->arena_reserve(device, THREADS * PIECE_BYTES, &error));
+}
+
+static void test_copies_from_threads(void **state)
+{
+    struct worker workers[THREADS];
+
+    (void)state;
+    open_device();
+    run_threads(workers);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(workers[i].status, SHOAL_OK);
+    device_destroy(&device);
+    assert_int_equal(faults.open, 0);
+}
+
+/* The device is lost to one thread: the others hear of it. */
+static void test_lost_to_all(void **state)
+{
+    struct shoal_error error = {0};
+    struct worker workers[THREADS];
+
+    (void)state;
+    open_device();
+    faults.at = faults.calls + 300;
+    faults.for_good = true;
+    faults.result = 700;
+    run_threads(workers);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(workers[i].status, SHOAL_E_DEVICE);
+    assert_int_equal(cuda_failure(cuda_device(device), &error), SHOAL_E_DEVICE);
+    assert_non_null(strstr(error.text, "700"));
+    device_destroy(&device);
+    assert_int_equal(faults.open, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copies_from_threads),
+        cmocka_unit_test(test_lost_to_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -7,7 +7,7 @@ _shoal()
     local command=${COMP_WORDS[1]}
     local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
         --width --height --steps --cfg --seed --count --sampler --shift --vram --ram
-        --resident-blocks --prefetch-slots --buffer --lanes --wire --disk-cache --rates --device
+        --resident-blocks --prefetch-slots --buffer --lanes --wire --pin --disk-cache --rates --device
         --threads --json --help'
 
     COMPREPLY=()
@@ -34,6 +34,7 @@ _shoal()
     --resident-blocks | --lanes) mapfile -t COMPREPLY < <(compgen -W auto -- "$current"); return ;;
     --seed) mapfile -t COMPREPLY < <(compgen -W random -- "$current"); return ;;
     --vram | --ram) mapfile -t COMPREPLY < <(compgen -W 'max 1GiB 2GiB 4GiB 8GiB' -- "$current"); return ;;
+    --pin) mapfile -t COMPREPLY < <(compgen -W 'on staging off' -- "$current"); return ;;
     --wire) mapfile -t COMPREPLY < <(compgen -W 'auto raw packed' -- "$current"); return ;;
     --on)
         mapfile -t COMPREPLY < <(compgen -W 'rtx3060 rtx4060 rtx4090 rtx5090 l4 h200' -- "$current"

@@ -144,6 +144,14 @@ enum shoal_wire {
     SHOAL_WIRE_PACKED, /* what streams crosses packed, and is unpacked on the device */
 };
 
+/* Which host memory is pinned, so that a card copies from it at the link's full rate while it
+ * computes. The CPU needs none. */
+enum shoal_pin {
+    SHOAL_PIN_ON,      /* what waits in host memory; where the system refuses, as staging */
+    SHOAL_PIN_STAGING, /* a small ring, through which all is copied once more */
+    SHOAL_PIN_OFF,     /* none: copies are slow, and computing waits for them */
+};
+
 #define SHOAL_AUTO (-1)
 #define SHOAL_UNLIMITED UINT64_MAX
 
@@ -166,6 +174,7 @@ struct shoal_request {
     int32_t prefetch_slots;  /* 2..6 blocks in the weight ring; SHOAL_AUTO */
     enum shoal_buffer buffer;
     enum shoal_wire wire;
+    enum shoal_pin pin;
     int32_t lanes; /* branches and pictures that share one pass; SHOAL_AUTO: as many as fit */
 
     /* "cpu", "cuda", "cuda:1"; NULL: $SHOAL_DEVICE, or the first card that can be used, or the
@@ -292,6 +301,7 @@ struct shoal_report {
     double first_step_seconds; /* which reads the weights */
     double step_seconds;       /* the best of the others; of a single step, that one */
     char reader[64];           /* how files were read: "io_uring, direct" */
+    uint64_t pinned_bytes;     /* of host memory, at most */
     char note[400]; /* what was done otherwise than planned, and why, in a sentence; "": nothing */
 };
 

@@ -31,11 +31,15 @@ static void print_report(const struct job *job, const struct shoal_report *repor
     if (job->summary.packs && !report->note[0])
         printf("packed    %d of %d blocks, while they were read\n", job->summary.packed_blocks,
             job->summary.blocks);
+    if (report->pinned_bytes)
+        printf("pinned    %s of host memory\n", cli_size(report->pinned_bytes).text);
     printf("peak      %s of device memory, ", cli_size(report->peak_vram_bytes).text);
     if (job->request.vram_bytes == SHOAL_UNLIMITED)
         puts("no limit");
     else
         printf("%s allowed\n", cli_size(job->request.vram_bytes).text);
+    if (report->driver_vram_bytes)
+        printf("          %s by the driver\n", cli_size(report->driver_vram_bytes).text);
     if (report->note[0]) {
         printf("note: ");
         cli_print_clean(stdout, report->note);
@@ -57,9 +61,11 @@ static void print_json_report(const struct job *job, const struct shoal_report *
         cli_json_string(stdout, job->notes[i].text);
     }
     printf("],\n \"plan\": %s,\n \"report\": {", shoal_plan_json(job->plan));
-    printf("\"peak_vram_bytes\": %llu, \"copied_bytes\": %llu, \"step_bytes\": %llu, ",
-        (unsigned long long)report->peak_vram_bytes, (unsigned long long)report->copied_bytes,
-        (unsigned long long)report->step_bytes);
+    printf("\"peak_vram_bytes\": %llu, \"driver_vram_bytes\": %llu, \"pinned_bytes\": %llu, ",
+        (unsigned long long)report->peak_vram_bytes, (unsigned long long)report->driver_vram_bytes,
+        (unsigned long long)report->pinned_bytes);
+    printf("\"copied_bytes\": %llu, \"step_bytes\": %llu, ",
+        (unsigned long long)report->copied_bytes, (unsigned long long)report->step_bytes);
     printf("\"read_bytes\": %llu, \"step_read_bytes\": %llu, \"reader\": ",
         (unsigned long long)report->read_bytes, (unsigned long long)report->step_read_bytes);
     cli_json_string(stdout, report->reader);

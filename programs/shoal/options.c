@@ -102,6 +102,10 @@ static const struct option_spec specs[OPTIONS] = {
         "(auto, default)",
         AT(request.wire), .kind = VALUE_CHOICE, .limits = true,
         .choices = {"auto", "raw", "packed"}},
+    [OPTION_PIN] = {"pin", "on|staging|off",
+        "host memory that a card copies from: pinned (default), through a small pinned ring, or "
+        "as it is",
+        AT(request.pin), .kind = VALUE_CHOICE, .limits = true, .choices = {"on", "staging", "off"}},
     [OPTION_DISK_CACHE] = {"disk-cache", "DIR",
         "a folder for packed copies of the model's files, written once; needs --wire packed",
         AT(paths.disk_cache), .kind = VALUE_PATH, .limits = true},

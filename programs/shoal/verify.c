@@ -73,6 +73,7 @@ static struct shoal_request unlimited_request(const struct job *job)
     request.buffer = SHOAL_BUFFER_AUTO;
     request.lanes = SHOAL_AUTO;
     request.wire = SHOAL_WIRE_AUTO;
+    request.pin = SHOAL_PIN_ON;
     return request;
 }
 

@@ -276,6 +276,9 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
             failed);
     if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count)
         json_append(notes, json_string(vain_packing(plan)), failed);
+    if (r->pin != SHOAL_PIN_ON && !plan->target.device)
+        json_append(notes,
+            json_string("pin has no effect: only cards copy faster from pinned memory"), failed);
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
         json_append(notes,
             json_sprintf(all == 1 ? "there is only %d lane" : "there are only %d lanes", all),

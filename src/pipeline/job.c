@@ -62,6 +62,8 @@ static enum shoal_status check_request(
         FAIL(error, SHOAL_E_INVALID, "buffer: %d is not auto, single or double", (int)r->buffer);
     if ((unsigned)r->wire > SHOAL_WIRE_PACKED)
         FAIL(error, SHOAL_E_INVALID, "wire: %d is not auto, raw or packed", (int)r->wire);
+    if ((unsigned)r->pin > SHOAL_PIN_OFF)
+        FAIL(error, SHOAL_E_INVALID, "pin: %d is not on, staging or off", (int)r->pin);
     return SHOAL_OK;
 }
 

@@ -250,6 +250,7 @@ static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
         .prefetch_slots = job->request.prefetch_slots,
         .buffer = job->request.buffer,
         .wire = job->request.wire,
+        .all_staged = plan->target.device && job->request.pin == SHOAL_PIN_STAGING,
         .rates = &rates,
     };
     struct plan_block_input *blocks, *next;

@@ -83,6 +83,7 @@ static enum shoal_status real_begin(
         .unpack_bytes = planned->unpack_bytes,
         .staging_bytes = planned->staging_bytes,
         .walks = job_walks(job, phase, stage->lanes),
+        .pin = job->request.pin,
         .trace = r->trace,
         .cancelled = cancelled,
         .user = r,
@@ -127,6 +128,11 @@ static enum shoal_status real_end(
     struct streamer_stats stats = streamer_stats(r->streamer);
     uint64_t now;
 
+    if (stats.pinned_bytes > r->report.pinned_bytes) r->report.pinned_bytes = stats.pinned_bytes;
+    if (stats.unpinned.status)
+        snprintf(r->report.note, sizeof r->report.note,
+            "not all of host memory could be pinned, so copies are slower: %.300s",
+            stats.unpinned.text);
     r->report.copied_bytes += stats.copied_bytes;
     r->report.read_bytes += stats.read_bytes;
     r->report.wait_seconds += (double)stats.waited_ns * 1e-9;

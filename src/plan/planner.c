@@ -222,7 +222,7 @@ static void put_on_disk(struct search *s, int32_t count)
         largest = max_u64(largest, staged_bytes(bytes));
     }
     if (s->at.staging == STAGING_DEEP) size += largest;
-    out->staging_bytes = min_u64(size, staged);
+    out->staging_bytes = min_u64(size, s->limits->all_staged ? staged + s->waiting.tier : staged);
     out->tier_bytes = s->waiting.tier - out->disk_bytes;
     out->ram_bytes = out->staging_bytes + out->tier_bytes + out->packing_bytes;
 }

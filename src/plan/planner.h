@@ -66,6 +66,7 @@ struct plan_limits {
     int32_t prefetch_slots;         /* 2..6, SHOAL_AUTO */
     enum shoal_buffer buffer;
     enum shoal_wire wire;
+    bool all_staged; /* what waits in host memory goes through the staging ring too */
     const struct rates *rates;
 };
 

@@ -3,9 +3,11 @@
 
 #include "base/memory.h"
 #include "base/size.h"
+#include "stream/pins.h"
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 #define DEPTH 16       /* reads under way at once */
 #define LEAST_READS 64 /* read or being read, and not yet copied */
@@ -45,6 +47,13 @@ struct intake_state {
     char *staging; /* a ring of chunks, first in, first out */
     uint64_t head; /* where the next one goes, if there is room */
 
+    struct pins pins;
+    struct pins_span *spans; /* images, in the order of need */
+    int32_t *span_of;        /* by position, of kept ones */
+    bool *bounces; /* by position: kept, and copied through the staging ring all the same */
+    bool staging_pinned, spare_pinned;
+    struct shoal_error unpinned;
+
     struct arrival *arrivals; /* [room] */
     uint64_t room;
     uint64_t issued, accepted, taken, retired;
@@ -64,11 +73,13 @@ static struct arrival *arrival_at(const struct intake_state *s, uint64_t index)
 
 /* ---- what is there ---- */
 
-/* Blocks of the RAM tier are read on their first visit only. */
-static bool needs_reading(const struct intake_state *s, uint64_t visit)
+/* Blocks of the RAM tier arrive on their first visit only, unless they bounce. */
+static bool arrives(const struct intake_state *s, uint64_t visit)
 {
-    return visit < (uint64_t)s->setup.visits.first ||
-           !s->setup.kept[visits_position(&s->setup.visits, visit)];
+    int32_t position = visits_position(&s->setup.visits, visit);
+
+    return visit < (uint64_t)s->setup.visits.first || !s->setup.kept[position] ||
+           s->bounces[position];
 }
 
 static char *image_of(const struct intake_state *s, int32_t position)
@@ -82,7 +93,7 @@ const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk)
     int32_t position = visits_position(&s->setup.visits, visit);
     const struct arrival *next = arrival_at(s, s->taken);
 
-    if (!needs_reading(s, visit))
+    if (!arrives(s, visit))
         return image_of(s, position) + s->setup.cargos[position].chunks[chunk].at;
     if (s->taken == s->accepted || next->visit != visit || next->chunk != chunk) return NULL;
     return next->to;
@@ -90,16 +101,16 @@ const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk)
 
 bool intake_is_staged(const struct intake *intake, uint64_t visit)
 {
-    const struct intake_setup *setup = &intake->state->setup;
+    const struct intake_state *s = intake->state;
 
-    return !setup->kept[visits_position(&setup->visits, visit)];
+    return arrives(s, visit) && arrival_at(s, s->taken)->staged;
 }
 
 const char *intake_image(struct intake *intake, uint64_t visit)
 {
     const struct intake_state *s = intake->state;
 
-    if (needs_reading(s, visit) && s->arrived <= visit) return NULL;
+    if (arrives(s, visit) && s->arrived <= visit) return NULL;
     return image_of(s, visits_position(&s->setup.visits, visit));
 }
 
@@ -124,7 +135,7 @@ void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream)
     struct intake_state *s = intake->state;
     struct arrival *next = arrival_at(s, s->taken);
 
-    if (!needs_reading(s, visit)) return;
+    if (!arrives(s, visit)) return;
     if (next->staged) s->setup.device->ops->event_record(stream, next->copied);
     s->taken++;
     pass_packed(s);
@@ -179,12 +190,25 @@ static bool stage(struct intake_state *s, uint64_t bytes, uint64_t *begin)
     return s->head > arrival_at(s, oldest)->begin && bytes <= arrival_at(s, oldest)->begin;
 }
 
+/* held. Whether the block's image is pinned, or will never be: then it may bounce. */
+static bool settled(struct intake_state *s, int32_t position)
+{
+    bool pinned;
+
+    if (!s->setup.kept[position] || !s->spans) return true;
+    if (!pins_settled(&s->pins, s->span_of[position], &pinned)) return false;
+    /* What packs crosses as a whole. */
+    s->bounces[position] = !pinned && s->staging_pinned && !s->setup.cargos[position].packs;
+    return true;
+}
+
 /* held. A place for the chunk; false: none yet. */
 static bool place(
     struct intake_state *s, int32_t position, const struct cargo_chunk *chunk, struct arrival *a)
 {
+    if (!settled(s, position)) return false;
     a->packs = s->setup.cargos[position].packs;
-    a->staged = a->packs || !s->setup.kept[position];
+    a->staged = a->packs || !s->setup.kept[position] || a->visit >= (uint64_t)s->setup.visits.first;
     if (!a->staged) {
         a->to = image_of(s, position) + chunk->at;
         return true;
@@ -204,17 +228,22 @@ static enum shoal_status issue(struct intake_state *s, struct shoal_error *error
         const struct cargo_chunk *chunk = &cargo->chunks[s->read_chunk];
         struct arrival *a = arrival_at(s, s->issued);
 
-        if (!needs_reading(s, s->read_visit) || s->read_chunk == cargo->chunk_count) {
+        if (!arrives(s, s->read_visit) || s->read_chunk == cargo->chunk_count) {
             s->read_visit++;
             s->read_chunk = 0;
             continue;
         }
-        if (!place(s, position, chunk, a)) return SHOAL_OK;
         a->visit = s->read_visit;
         a->position = position;
-        a->chunk = s->read_chunk++;
-        a->complete = false;
+        a->chunk = s->read_chunk;
+        if (!place(s, position, chunk, a)) return SHOAL_OK;
+        s->read_chunk++;
         s->issued++;
+        a->complete = s->setup.kept[position] && a->staged && !a->packs;
+        if (a->complete) {
+            memcpy(a->to, image_of(s, position) + chunk->at, chunk->bytes);
+            continue;
+        }
         TRY(reader_submit(s->reader,
             &(struct read){.file = chunk->file,
                 .offset = chunk->offset,
@@ -236,6 +265,8 @@ static enum shoal_status check_arrival(
 
     if (a->visit < (uint64_t)s->setup.visits.first)
         TRY(cargo_check(cargo, chunk, a->to, s->sum, error));
+    else if (s->setup.kept[a->position])
+        return SHOAL_OK; /* from its image */
     if (a->chunk == cargo->chunk_count - 1) TRY(file_check_unchanged(chunk->file, error));
     return SHOAL_OK;
 }
@@ -277,7 +308,8 @@ static enum shoal_status accept(struct intake *intake, struct shoal_error *error
     if (a->chunk == cargo->chunk_count - 1) s->arrived = a->visit + 1;
     pass_packed(s);
     snprintf(s->reads, sizeof s->reads, "%s", reader_describe(s->reader));
-    s->read_bytes += chunk->bytes;
+    if (!s->setup.kept[a->position] || a->visit < (uint64_t)s->setup.visits.first)
+        s->read_bytes += chunk->bytes;
     s->setup.arrived(s->setup.user);
     return SHOAL_OK;
 }
@@ -400,6 +432,63 @@ static enum shoal_status reserve(struct intake_state *s, struct shoal_error *err
     return SHOAL_OK;
 }
 
+static void pins_advanced(void *user)
+{
+    intake_kick(user);
+}
+
+/* Pins a span that all depend on. What is not pinned works, only slower. */
+static bool pin(struct intake_state *s, char *pages, uint64_t bytes)
+{
+    struct device *device = s->setup.device;
+
+    if (!bytes || s->setup.pin == SHOAL_PIN_OFF || !device->ops->host_register) return false;
+    if (device->ops->host_register(device, pages, bytes, &s->unpinned) == SHOAL_OK) {
+        s->unpinned = (struct shoal_error){0};
+        return true;
+    }
+    return false;
+}
+
+/* The images are pinned in the order of their first visits, which is that of positions. */
+static enum shoal_status list_spans(struct intake_state *s, struct shoal_error *error)
+{
+    int32_t positions = s->setup.visits.block_count + 1;
+
+    if (!s->shelf_bytes || !s->setup.device->ops->host_register || s->setup.pin == SHOAL_PIN_OFF)
+        return SHOAL_OK;
+    s->spans = mem_calloc((size_t)positions, sizeof *s->spans);
+    s->span_of = mem_calloc((size_t)positions, sizeof *s->span_of);
+    if (!s->spans || !s->span_of) FAIL_MEMORY(error);
+    for (int32_t i = 0; i < positions; i++) {
+        if (!s->setup.kept[i]) continue;
+        s->span_of[i] = s->pins.count;
+        s->spans[s->pins.count++] =
+            (struct pins_span){image_of(s, i), s->setup.cargos[i].image_bytes};
+    }
+    return SHOAL_OK;
+}
+
+/* Begins pinning what is to be pinned. */
+static enum shoal_status start_pins(struct intake *intake, struct shoal_error *error)
+{
+    struct intake_state *s = intake->state;
+
+    s->bounces = mem_calloc((size_t)s->setup.visits.block_count + 1, sizeof *s->bounces);
+    if (!s->bounces) FAIL_MEMORY(error);
+    s->staging_pinned = pin(s, s->staging, s->setup.staging_bytes);
+    s->spare_pinned = pin(s, s->spare, s->spare_bytes);
+    TRY(list_spans(s, error));
+    s->pins.ended = !s->spans || s->setup.pin != SHOAL_PIN_ON;
+    if (s->pins.ended) return SHOAL_OK;
+    s->pins.device = s->setup.device;
+    s->pins.spans = s->spans;
+    s->pins.mutex = &intake->mutex;
+    s->pins.advanced = pins_advanced;
+    s->pins.user = intake;
+    return pins_open(&s->pins, error);
+}
+
 static enum shoal_status create_packer(struct intake_state *s, struct shoal_error *error)
 {
     const struct device_ops *ops = s->setup.device->ops;
@@ -441,6 +530,7 @@ enum shoal_status intake_open(
     TRY_OR_FAIL(create_arrivals(s, error));
     TRY_OR_FAIL(create_packer(s, error));
     TRY_OR_FAIL(reader_create(&s->reader, setup->backend, DEPTH, error));
+    TRY_OR_FAIL(start_pins(intake, error));
     TRY_OR_FAIL(thread_start(&s->thread, read_ahead, intake, error));
     s->started = true;
     return SHOAL_OK;
@@ -453,13 +543,16 @@ void intake_stop(struct intake *intake)
 {
     struct intake_state *s = intake->state;
 
-    if (!s || !s->started) return;
-    mutex_lock(&intake->mutex);
-    s->stop = true;
-    mutex_unlock(&intake->mutex);
-    reader_wake(s->reader);
-    thread_join(&s->thread);
-    s->started = false;
+    if (!s) return;
+    if (s->started) {
+        mutex_lock(&intake->mutex);
+        s->stop = true;
+        mutex_unlock(&intake->mutex);
+        reader_wake(s->reader);
+        thread_join(&s->thread);
+        s->started = false;
+    }
+    pins_stop(&s->pins);
     reader_destroy(&s->reader);
 }
 
@@ -469,12 +562,17 @@ void intake_close(struct intake *intake)
 
     if (!s) return;
     intake_stop(intake);
-    reader_destroy(&s->reader);
+    pins_close(&s->pins);
+    if (s->staging_pinned) s->setup.device->ops->host_unregister(s->setup.device, s->staging);
+    if (s->spare_pinned) s->setup.device->ops->host_unregister(s->setup.device, s->spare);
     for (uint64_t i = 0; s->arrivals && i < s->room; i++)
         if (s->arrivals[i].copied) s->setup.device->ops->event_destroy(&s->arrivals[i].copied);
     if (s->spare_copied) s->setup.device->ops->event_destroy(&s->spare_copied);
     pool_destroy(&s->packer.pool);
     mem_free(s->arrivals);
+    mem_free(s->spans);
+    mem_free(s->span_of);
+    mem_free(s->bounces);
     pages_free(s->spare, s->spare_bytes);
     pages_free(s->shelf, s->shelf_bytes);
     pages_free(s->staging, s->setup.staging_bytes);
@@ -503,7 +601,12 @@ struct intake_stats intake_stats(struct intake *intake)
     struct intake_stats stats;
 
     mutex_lock(&intake->mutex);
-    stats = (struct intake_stats){s->read_bytes, host_bytes(s)};
+    stats = (struct intake_stats){.read_bytes = s->read_bytes, .host_bytes = host_bytes(s)};
+    stats.pinned_bytes =
+        (s->staging_pinned ? s->setup.staging_bytes : 0) + (s->spare_pinned ? s->spare_bytes : 0);
+    for (int32_t i = 0; i < s->pins.done; i++)
+        stats.pinned_bytes += s->spans[i].bytes;
+    stats.unpinned = s->unpinned.status ? s->unpinned : s->pins.error;
     mutex_unlock(&intake->mutex);
     return stats;
 }

@@ -10,6 +10,10 @@
  * until it has been copied. Packing shares the thread with reading ahead, so that reads are under
  * way while it packs.
  *
+ * Where a device copies from pinned memory only at full rate, the staging ring is pinned, and the
+ * images too, ahead of the reads into them (pins.h). An image that could not be pinned goes through
+ * the ring in every walk, chunk by chunk.
+ *
  * One mutex guards the intake and the streamer that takes from it. Functions that say `held` expect
  * it held.
  */
@@ -30,6 +34,7 @@ struct intake_setup {
     struct visits visits;
     uint64_t staging_bytes; /* >= the largest chunk, if any block is not kept */
     enum reader_backend backend;
+    enum shoal_pin pin;
     int threads;                 /* of which a part may pack */
     struct trace *trace;         /* may be NULL */
     void (*arrived)(void *user); /* held: more chunks are there, or reading failed */
@@ -53,7 +58,7 @@ void intake_close(struct intake *intake);
 
 /* held: the bytes of a chunk of a visit's block; NULL: not there yet. Ask for chunks in order. */
 const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk);
-/* held: whether a visit's chunks go through the staging ring. */
+/* held: whether a visit's next chunk lies in the staging ring. */
 bool intake_is_staged(const struct intake *intake, uint64_t visit);
 /* held: all copies from that chunk have been given to `stream`. */
 void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream);
@@ -71,8 +76,10 @@ int intake_packers(int threads);
 void intake_kick(struct intake *intake);
 
 struct intake_stats {
-    uint64_t read_bytes; /* in all */
-    uint64_t host_bytes; /* of the RAM tier, the staging ring and residents' image */
+    uint64_t read_bytes;         /* in all */
+    uint64_t host_bytes;         /* of the RAM tier, the staging ring and residents' image */
+    uint64_t pinned_bytes;       /* of these */
+    struct shoal_error unpinned; /* status: why not all that was to be */
 };
 struct intake_stats intake_stats(struct intake *intake);
 void intake_describe(struct intake *intake, char *text, size_t bytes);

@@ -448,6 +448,7 @@ enum shoal_status streamer_create(
             .visits = s->visits,
             .staging_bytes = setup->staging_bytes,
             .backend = setup->backend,
+            .pin = setup->pin,
             .threads = setup->threads,
             .trace = setup->trace,
             .arrived = ship,
@@ -510,6 +511,8 @@ struct streamer_stats streamer_stats(struct streamer *s)
         .read_bytes = intake.read_bytes,
         .host_bytes = intake.host_bytes,
         .waited_ns = s->waited_ns,
+        .pinned_bytes = intake.pinned_bytes,
+        .unpinned = intake.unpinned,
     };
 
     for (int32_t i = 0; i <= s->visits.block_count; i++)

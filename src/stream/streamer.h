@@ -39,6 +39,7 @@ struct streamer_setup {
     uint64_t staging_bytes; /* of host memory; >= the largest chunk that is not kept */
     int64_t walks;          /* over the pass's blocks, in all */
     enum reader_backend backend;
+    enum shoal_pin pin;
     struct trace *trace;           /* may be NULL */
     bool (*cancelled)(void *user); /* asked while the drive is waited for; may be NULL */
     void *user;
@@ -77,12 +78,14 @@ enum shoal_status streamer_check(
 const struct checkpoint_tensor *streamer_outgrown(struct streamer *streamer);
 
 struct streamer_stats {
-    uint64_t copied_bytes;     /* given to the copy stream so far, padding included */
-    uint64_t settled_bytes;    /* of these, what stays: globals and residents */
-    uint64_t read_bytes;       /* from files, so far */
-    uint64_t first_read_bytes; /* what the first walk reads */
-    uint64_t host_bytes;       /* the RAM tier, the staging ring, an image of a resident */
-    uint64_t waited_ns;        /* acquire, for the drive */
+    uint64_t copied_bytes;       /* given to the copy stream so far, padding included */
+    uint64_t settled_bytes;      /* of these, what stays: globals and residents */
+    uint64_t read_bytes;         /* from files, so far */
+    uint64_t first_read_bytes;   /* what the first walk reads */
+    uint64_t host_bytes;         /* the RAM tier, the staging ring, an image of a resident */
+    uint64_t waited_ns;          /* acquire, for the drive */
+    uint64_t pinned_bytes;       /* of host_bytes */
+    struct shoal_error unpinned; /* status: why not all that was to be */
 };
 struct streamer_stats streamer_stats(struct streamer *streamer);
 /* How files are read: "io_uring, direct". */

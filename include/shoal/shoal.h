@@ -141,7 +141,8 @@ enum shoal_buffer {
 enum shoal_wire {
     SHOAL_WIRE_AUTO,   /* the plan decides, block by block */
     SHOAL_WIRE_RAW,    /* as they are computed with */
-    SHOAL_WIRE_PACKED, /* what streams crosses packed, and is unpacked on the device */
+    SHOAL_WIRE_PACKED, /* what streams crosses packed, and is unpacked on the device; weights of
+                          plain files are packed while they are read, and wait in host memory */
 };
 
 /* Which host memory is pinned, so that a card copies from it at the link's full rate while it

@@ -98,8 +98,8 @@ static const struct option_spec specs[OPTIONS] = {
         AT(request.lanes), .kind = VALUE_INTEGER, .low = 1, .high = 128, .automatic = true,
         .limits = true},
     [OPTION_WIRE] = {"wire", "auto|raw|packed",
-        "how streamed weights cross: as they are, packed without loss, or as the plan decides "
-        "(auto, default)",
+        "how streamed weights cross: as they are, packed without loss (those of plain files while "
+        "they are read), or as the plan decides (auto, default)",
         AT(request.wire), .kind = VALUE_CHOICE, .limits = true,
         .choices = {"auto", "raw", "packed"}},
     [OPTION_PIN] = {"pin", "on|staging|off",

@@ -106,7 +106,7 @@ static int add_ram(
 }
 
 /* The tiers of host memory and disk, with no, half and as many residents as fit the least budget;
- * and the wire, which changes nothing where files are plain. */
+ * and the wire: weights of plain files are packed while they are read. */
 static int list_tiers(
     struct verify *verify, const struct shoal_request *unlimited, uint64_t least_vram)
 {
@@ -125,7 +125,7 @@ static int list_tiers(
     if ((code = add_ram(verify, &little, 0, "least of both"))) return code;
     add(verify, &streamed, false, "raw")->wire = SHOAL_WIRE_RAW;
     add(verify, &packed, false, "packed");
-    if ((code = add_ram(verify, &packed, 0, "packed, disk"))) return code;
+    if ((code = add_ram(verify, &packed, 0, "packed, least"))) return code;
     packed.resident_blocks = half.resident_blocks;
     return add_ram(verify, &packed, 1, "packed, half");
 }

@@ -23,7 +23,8 @@ struct rates {
     double disk_bytes;        /* as the step loop reads */
     double disk_sequential_bytes; /* one plain O_DIRECT read after another; for the report */
     double unpack_bytes;          /* of weights that come out of the wire's decoder */
-    double pack_bytes;            /* of weights that go into its encoder, all cores */
+    double pack_bytes; /* of weights that go into its encoder; a machine's by all cores, a plan's
+                          by those that pack while it reads */
     /* What copying takes away from computing while both go on: 0.05 means computing is 5 % slower.
      */
     double overlap_tax;

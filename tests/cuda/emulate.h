@@ -272,6 +272,16 @@ DEVICE uint16_t float_as_f16(float x)
     return (uint16_t)(sign | (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13);
 }
 
+DEVICE uint32_t floats_as_bf16(float low, float high)
+{
+    return float_as_bf16(low) | (uint32_t)float_as_bf16(high) << 16;
+}
+
+DEVICE uint32_t floats_as_f16(float low, float high)
+{
+    return float_as_f16(low) | (uint32_t)float_as_f16(high) << 16;
+}
+
 /* ---- matrix instructions: fragments as PTX lays them out (mma.m16n8k16) ---- */
 
 /* What a lane holds of a[16, 16] and b[8, 16], widened. */

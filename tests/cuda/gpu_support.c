@@ -2,7 +2,8 @@
 #include "cuda/gpu_support.h"
 
 #include "cuda/emulator.h"
-#include "cuda/gpu_device.h"
+#include "cuda/fake_driver.h"
+#include "device/cuda/internal.h"
 #include "ops/ops_support.h"
 #include "tensor/quant.h"
 
@@ -64,7 +65,6 @@ const enum dtype gpu_activations[3] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 static struct bench reference, fast;
 static struct device *device;
 static struct stream *stream;
-static uint64_t arena_used;
 
 static uint8_t *host(struct matrix m)
 {
@@ -79,6 +79,25 @@ static size_t row_bytes(struct matrix m)
 static size_t stride_bytes(struct matrix m)
 {
     return (size_t)dtype_bytes(m.dtype, m.stride);
+}
+
+/* ---- the device's memory: as much as asked for, so that ASan sees what goes beyond ---- */
+
+static device_addr device_alloc(size_t bytes)
+{
+    struct cuda_device *cuda = cuda_device(device);
+    CUdeviceptr addr = 0;
+
+    assert_true(cuda_enter(cuda));
+    assert_int_equal(cuda->driver->memory_alloc(&addr, bytes), CUDA_SUCCESS);
+    return addr;
+}
+
+static void device_free(device_addr addr)
+{
+    struct cuda_device *cuda = cuda_device(device);
+
+    if (cuda_enter(cuda)) cuda->driver->memory_free(addr);
 }
 
 /* ---- operands ---- */
@@ -185,7 +204,7 @@ static void operand_drop(struct operand *o)
     matrix_drop(o->m);
     if (o->wide.addr) matrix_drop(o->wide);
     if (o->first.addr) matrix_drop(o->first);
-    if (o->block && !gpu.real) free((void *)(uintptr_t)o->block);
+    if (o->block) device_free(o->block);
     free(o->image);
     free(o);
 }
@@ -196,7 +215,6 @@ static void drop_all(void)
         operand_drop(check.operands[i]);
     memset(&check, 0, sizeof check);
     check.side = BEFORE;
-    arena_used = 0;
 }
 
 /* ---- the reference's side ---- */
@@ -249,19 +267,22 @@ static void place(struct operand *o, const struct placement *p, bool as_first)
     for (int64_t r = 0; r < o->m.rows; r++)
         memcpy(o->image + before + (size_t)r * stride_bytes(o->now),
             host(o->m) + (size_t)r * row_bytes(o->m), row_bytes(o->m));
-    o->block = gpu_device_place(device, stream, o->image, bytes, &arena_used);
+    o->block = device_alloc(bytes);
+    device->ops->copy_in(stream, o->block, o->image, bytes);
     o->now.addr = o->block + before;
 }
 
 /* What lies there now: its elements, dense. Nothing else may have changed. */
 static struct matrix collect(struct operand *o, int index)
 {
+    struct shoal_error error = {0};
     uint8_t *block = malloc(o->image_bytes);
     size_t before = (size_t)(o->now.addr - o->block);
     struct matrix got = matrix_new(o->m.dtype, o->m.rows, o->m.cols, o->m.cols);
 
     assert_non_null(block);
-    gpu_device_collect(device, stream, block, o->block, o->image_bytes);
+    device->ops->copy_out(stream, block, o->block, o->image_bytes);
+    assert_ok(device->ops->stream_synchronize(stream, &error));
     for (int64_t r = 0; r < o->m.rows; r++) {
         size_t at = before + (size_t)r * stride_bytes(o->now);
 
@@ -275,7 +296,7 @@ static struct matrix collect(struct operand *o, int index)
                 check.what, index, dtype_name(o->m.dtype), (long long)o->m.rows,
                 (long long)o->m.cols, (long long)o->now.stride, (long long)i - (long long)before);
     free(block);
-    if (!gpu.real) free((void *)(uintptr_t)o->block);
+    device_free(o->block);
     o->block = 0;
     free(o->image);
     o->image = NULL;
@@ -356,7 +377,6 @@ static void finish_device_side(void)
             matrix_drop(got);
         }
     }
-    arena_used = 0;
 }
 
 /* ---- sides ---- */
@@ -471,19 +491,50 @@ static struct bench open_fast(void)
     return b;
 }
 
+/* A card, or an emulated one; false, with a line that says why, where there is none. */
+static bool open_device(bool real, int sm)
+{
+    struct fake_driver_options options = {.pace = PACE_LATE, .sm = sm};
+    struct cuda_driver driver;
+    struct shoal_error error = {0};
+
+    fake_driver_open(&driver, &options);
+    if (real ? cuda_create(&device, 0, &error) : cuda_create_with(&device, &driver, 0, &error)) {
+        printf("%s: %s\n", real ? "skipped" : "failed", error.text);
+        return false;
+    }
+    if (real) printf("on %s\n", cuda_info(device).name);
+    if (device->ops->stream_create(device, false, &stream, &error)) abort();
+    return true;
+}
+
 int gpu_open(int argc, char **argv)
 {
-    gpu.real = argc > 1 && strcmp(argv[1], "gpu") == 0;
-    if (!gpu_device_open(&device, &stream, gpu.real)) return 77;
+    const char *which = argc > 1 ? argv[1] : "80";
+
+    gpu.real = strcmp(which, "gpu") == 0;
+    if (!open_device(gpu.real, atoi(which))) return gpu.real ? 77 : 1;
     reference = bench_open(NULL, 1);
     fast = open_fast();
     drop_all();
     return 0;
 }
 
+struct device *gpu_device(void)
+{
+    return device;
+}
+
 void gpu_close(void)
 {
     bench_close(&reference);
     bench_close(&fast);
-    gpu_device_close(&device, &stream);
+    drop_all();
+    device->ops->stream_destroy(&stream);
+    device_destroy(&device);
+    if (fake_driver_counts().violation || fake_driver_counts().things) {
+        printf("the driver: %s, %lld things left\n", fake_driver_counts().violation,
+            (long long)fake_driver_counts().things);
+        abort();
+    }
 }

@@ -1,7 +1,7 @@
 /*
  * Tests of the CUDA device's operations: the same operation by the CPU's reference and by the
- * device, several times, with operands that lie differently. The device is emulated, or a card when
- * the program is run with the argument `gpu`.
+ * device, several times, with operands that lie differently. The device is emulated (an sm_80, or
+ * what the program's argument says, 75) or a card (argument `gpu`).
  *
  *     struct operand *x = gpu_input(DTYPE_BF16, 5, 70), *y = gpu_output(DTYPE_BF16, 5, 70);
  *     GPU_CHECK(1e-6, rms_norm, on(y), on(x), MATRIX_NONE, MATRIX_NONE, 1e-6f);
@@ -27,6 +27,9 @@ struct gpu {
     bool real;
 };
 extern struct gpu gpu;
+
+/* The CUDA device itself, for tests that change what it takes itself for. */
+struct device *gpu_device(void);
 
 /* ---- operands: made before each check, which drops them ---- */
 

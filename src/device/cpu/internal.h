@@ -3,6 +3,7 @@
 #ifndef DEVICE_CPU_INTERNAL_H
 #define DEVICE_CPU_INTERNAL_H
 
+#include "base/size.h"
 #include "base/thread.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
@@ -94,11 +95,6 @@ static inline float *row_of(struct matrix m, int64_t row)
 static inline const void *element_of(struct matrix m, int64_t row, int64_t col)
 {
     return (const char *)(uintptr_t)m.addr + dtype_bytes(m.dtype, row * m.stride + col);
-}
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
 }
 
 static inline int64_t least(int64_t a, int64_t b)

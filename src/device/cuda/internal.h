@@ -2,6 +2,7 @@
 #ifndef DEVICE_CUDA_INTERNAL_H
 #define DEVICE_CUDA_INTERNAL_H
 
+#include "base/size.h"
 #include "base/thread.h"
 #include "device/check.h"
 #include "device/cuda/cuda.h"
@@ -134,11 +135,6 @@ static inline struct gpu_matrix gpu_matrix(struct matrix m)
 {
     return (struct gpu_matrix){
         (void *)(uintptr_t)m.addr, m.rows, m.cols, m.stride, (int32_t)m.dtype};
-}
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
 }
 
 /* ---- operations: see compute_ops ---- */

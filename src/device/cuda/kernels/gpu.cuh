@@ -120,6 +120,21 @@ DEVICE uint16_t float_as_f16(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
+/* Two at once, in one instruction: `low` in the lower half. */
+DEVICE uint32_t floats_as_bf16(float low, float high)
+{
+    __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+
+    return __bfloat16_as_ushort(two.x) | (uint32_t)__bfloat16_as_ushort(two.y) << 16;
+}
+
+DEVICE uint32_t floats_as_f16(float low, float high)
+{
+    __half2 two = __floats2half2_rn(low, high);
+
+    return __half_as_ushort(two.x) | (uint32_t)__half_as_ushort(two.y) << 16;
+}
+
 /* ---- matrix instructions: fragments as PTX lays them out (mma.m16n8k16) ---- */
 
 /* d[16, 8] += a[16, 16] b[8, 16]^T, of BF16 or F16, in F32. sm_80 on. */

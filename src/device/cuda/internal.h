@@ -156,10 +156,18 @@ void cuda_layer_norm(
     struct stream *, struct matrix y, struct matrix x, struct matrix scale, float eps);
 void cuda_group_norm(struct stream *, struct matrix affine, struct matrix x, struct matrix gamma,
     struct matrix beta, int32_t groups, float eps);
-void cuda_affine(struct stream *, struct matrix y, struct matrix x, struct matrix affine,
-    enum activation activation);
 
 /* rows.c */
+
+/* Whether m, if given, is of a type that kernels over rows take; fails if not: `doing` it. */
+bool cuda_plain(struct stream *stream, const char *doing, struct matrix m);
+/* Elements that a thread of such kernels moves at once: see kernels/vectors.cuh. */
+int32_t cuda_run_width(int count, const struct matrix *operands);
+/* Blocks of kernels whose threads go on until all is done: those wanted, or what fills the card. */
+uint32_t cuda_blocks(struct stream *stream, int64_t wanted);
+
+void cuda_affine(struct stream *, struct matrix y, struct matrix x, struct matrix affine,
+    enum activation activation);
 void cuda_activate(struct stream *, struct matrix y, struct matrix x, enum activation activation);
 void cuda_gated_silu(struct stream *, struct matrix y, struct matrix a, struct matrix b);
 void cuda_gated_add(struct stream *, struct matrix y, struct matrix gate, struct matrix x);

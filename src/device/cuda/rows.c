@@ -1,0 +1,216 @@
+/*
+ * Operations that go over rows without sums: checks, and how their kernels are laid out. Layouts
+ * depend on the card; no bit does, since every element is computed by itself.
+ */
+#include "device/cuda/internal.h"
+
+#include <stdio.h>
+
+static_assert(sizeof(struct copy_args) == sizeof(struct combine), "a kernel's args are a combine");
+
+/* Blocks that keep every processor busy and share what they load once; threads go on from there. */
+#define BLOCKS_PER_PROCESSOR 16
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+bool cuda_plain(struct stream *stream, const char *doing, struct matrix m)
+{
+    char text[160];
+
+    if (!m.addr || !dtype_is_quantised(m.dtype)) return true;
+    snprintf(text, sizeof text,
+        "%s a matrix of %s, which is not there yet: one of F32, F16 or BF16 would do", doing,
+        dtype_name(m.dtype));
+    cuda_fail(cuda_device(stream->device), CUDA_ERROR_NOT_SUPPORTED, text);
+    return false;
+}
+
+int32_t cuda_run_width(int count, const struct matrix *operands)
+{
+    int32_t width = 8;
+
+    for (int i = 0; i < count; i++)
+        if (operands[i].addr && operands[i].dtype == DTYPE_F32) width = 4;
+    return width;
+}
+
+uint32_t cuda_blocks(struct stream *stream, int64_t wanted)
+{
+    return (uint32_t)least(wanted, cuda_device(stream->device)->processors * BLOCKS_PER_PROCESSOR);
+}
+
+/* ---- elements ---- */
+
+/* Where no element cares for its column, dense operands are one long row. */
+static void flatten(int count, struct matrix *operands)
+{
+    for (int i = 0; i < count; i++)
+        if (operands[i].addr && operands[i].stride != operands[i].cols) return;
+    for (int i = 0; i < count; i++) {
+        operands[i].cols *= operands[i].rows;
+        operands[i].stride = operands[i].cols;
+        operands[i].rows = 1;
+    }
+}
+
+static struct gpu_layout layout_of(int64_t cols, int32_t width)
+{
+    int64_t runs = ceil_div(cols, width), across = ceil_div(runs, ROWS_THREADS);
+    int32_t lanes = (int32_t)ceil_div(runs, across);
+
+    return (struct gpu_layout){lanes, ROWS_THREADS / lanes, width};
+}
+
+static struct cuda_grid grid_of(
+    struct stream *stream, const struct gpu_layout *layout, int64_t rows, int64_t cols)
+{
+    int64_t across = ceil_div(cols, (int64_t)layout->lanes * layout->width);
+    uint32_t x = cuda_blocks(stream, across), most = cuda_blocks(stream, INT64_MAX) / x;
+    int64_t down = least(ceil_div(rows, layout->slots), most ? most : 1);
+
+    return (struct cuda_grid){x, (uint32_t)least(down, 65535), 1,
+        (uint32_t)ceil_div(layout->lanes * layout->slots, 32) * 32, 0};
+}
+
+/* operands: y, a, b; an a of one row serves all of y's. b may be none. */
+static void combine(struct stream *stream, enum cuda_kernel kernel, struct matrix operands[3],
+    struct matrix vector, float p, float q)
+{
+    struct combine args = {.vector = gpu_matrix(vector), .p = p, .q = q};
+    bool repeated = operands[1].rows < operands[0].rows;
+
+    if (!vector.addr && !repeated) flatten(3, operands);
+    args.y = gpu_matrix(operands[0]);
+    args.a = gpu_matrix(operands[1]);
+    args.b = gpu_matrix(operands[2]);
+    if (repeated) args.a.stride = 0;
+    args.layout = layout_of(args.y.cols, cuda_run_width(3, operands));
+    cuda_launch(stream, kernel, grid_of(stream, &args.layout, args.y.rows, args.y.cols), &args);
+}
+
+void cuda_gated_silu(struct stream *stream, struct matrix y, struct matrix a, struct matrix b)
+{
+    check_triple(y, a, b);
+    combine(stream, KERNEL_gated_silu, (struct matrix[]){y, a, b}, MATRIX_NONE, 0, 0);
+}
+
+void cuda_gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
+{
+    check_gated_add(y, gate, x);
+    if (!cuda_plain(stream, "gating by", gate)) return;
+    combine(stream, KERNEL_gated_add, (struct matrix[]){y, x, y}, gate, 0, 0);
+}
+
+void cuda_blend(struct stream *stream, struct matrix y, float a, struct matrix x, float b)
+{
+    check_pair(y, x);
+    combine(stream, KERNEL_blend, (struct matrix[]){y, x, y}, MATRIX_NONE, a, b);
+}
+
+void cuda_guide(
+    struct stream *stream, struct matrix y, struct matrix cond, struct matrix uncond, float scale)
+{
+    check_triple(y, cond, uncond);
+    combine(stream, KERNEL_guide, (struct matrix[]){y, cond, uncond}, MATRIX_NONE, scale, 0);
+}
+
+void cuda_copy(struct stream *stream, struct matrix y, struct matrix x)
+{
+    check_copy(y, x);
+    if (!cuda_plain(stream, "copying", x)) return;
+    combine(stream, KERNEL_copy, (struct matrix[]){y, x, MATRIX_NONE}, MATRIX_NONE, 0, 0);
+}
+
+static_assert((int)ACTIVATION_SILU == 1 && (int)ACTIVATION_TANH == 2 &&
+                  (int)ACTIVATION_GELU_ERF == 3 && (int)ACTIVATION_GELU_TANH == 4,
+    "kernels/activation.cuh numbers them so");
+
+static void activate(struct stream *stream, struct matrix y, struct matrix x, struct matrix affine,
+    enum activation activation)
+{
+    struct matrix operands[] = {y, x};
+    struct activate_args args = {.affine = gpu_matrix(affine), .activation = (int32_t)activation};
+
+    if (!affine.addr) flatten(2, operands);
+    args.y = gpu_matrix(operands[0]);
+    args.x = gpu_matrix(operands[1]);
+    args.layout = layout_of(args.y.cols, cuda_run_width(2, operands));
+    cuda_launch(
+        stream, KERNEL_activate, grid_of(stream, &args.layout, args.y.rows, args.y.cols), &args);
+}
+
+void cuda_activate(
+    struct stream *stream, struct matrix y, struct matrix x, enum activation activation)
+{
+    check_pair(y, x);
+    activate(stream, y, x, MATRIX_NONE, activation);
+}
+
+void cuda_affine(struct stream *stream, struct matrix y, struct matrix x, struct matrix affine,
+    enum activation activation)
+{
+    check_affine(y, x, affine);
+    activate(stream, y, x, affine, activation);
+}
+
+/* ---- rope ---- */
+
+#define ROPE_HEADS 4 /* of a thread: what it has of the table serves them all */
+
+void cuda_rope(struct stream *stream, struct matrix x, struct matrix table, enum rope_layout layout)
+{
+    int32_t width = cuda_run_width(1, &x);
+    int64_t span = layout == ROPE_HALF ? table.cols / 2 : table.cols;
+    int64_t lanes = least(ceil_div(span, width), ROWS_THREADS), lines = ROWS_THREADS / lanes;
+    int64_t slots = least(ceil_div(x.cols / table.cols, ROPE_HEADS), lines);
+    struct rope args = {
+        gpu_matrix(x), gpu_matrix(table), {(int32_t)lanes, 0, width}, (int32_t)slots};
+
+    check_rope(x, table);
+    assert(x.cols <= INT32_MAX);
+    args.layout.slots = (int32_t)(lines / slots * slots);
+    cuda_launch(stream, layout == ROPE_HALF ? KERNEL_rope_half : KERNEL_rope_interleaved,
+        (struct cuda_grid){
+            cuda_blocks(stream, ceil_div(x.rows, lines / slots)), 1, 1, ROWS_THREADS, 0},
+        &args);
+}
+
+/* ---- moving elements ---- */
+
+void cuda_transpose(struct stream *stream, struct matrix y, struct matrix x)
+{
+    struct transpose_args args = {gpu_matrix(y), gpu_matrix(x)};
+    int64_t tiles = ceil_div(x.rows, TRANSPOSE_TILE) * ceil_div(x.cols, TRANSPOSE_TILE);
+
+    check_transpose(y, x);
+    assert(tiles <= INT32_MAX);
+    cuda_launch(stream, KERNEL_transpose,
+        (struct cuda_grid){(uint32_t)tiles, 1, 1, TRANSPOSE_THREADS, 0}, &args);
+}
+
+static void move_patches(struct stream *stream, struct matrix tokens, struct matrix picture,
+    int64_t height, int64_t width, int32_t patch, bool back)
+{
+    struct move_patches_args args = {gpu_matrix(tokens), gpu_matrix(picture), width, patch, back};
+
+    check_patches(tokens, picture, height, width, patch);
+    cuda_launch(stream, KERNEL_move_patches,
+        (struct cuda_grid){cuda_blocks(stream, ceil_div(tokens.rows * tokens.cols, ROWS_THREADS)),
+            1, 1, ROWS_THREADS, 0},
+        &args);
+}
+
+void cuda_patchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    move_patches(stream, y, x, height, width, patch, false);
+}
+
+void cuda_unpatchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
+    int64_t width, int32_t patch)
+{
+    move_patches(stream, x, y, height, width, patch, true);
+}

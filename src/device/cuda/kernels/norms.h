@@ -4,6 +4,62 @@
 
 #include "device/cuda/kernels/args.h"
 
-#define NORMS_KERNELS(X)
+#define NORMS_KERNELS(X)                                                                           \
+    X(norms, rms_norm_short)                                                                       \
+    X(norms, rms_norm_long)                                                                        \
+    X(norms, layer_norm)                                                                           \
+    X(norms, group_moments)                                                                        \
+    X(norms, group_fold)
+
+#define NORM_HELD 16     /* elements that a thread holds of what it sums up, at most */
+#define NORM_THREADS 512 /* of a block, at most */
+
+/*
+ * y = (x - mean) / sqrt(var + eps) * gamma * (1 + scale) for each run of `length` columns, where
+ * rms norms take the mean for 0.
+ */
+struct norm_operands {
+    struct gpu_matrix y, x, gamma, scale;
+    float eps;
+    int32_t length;
+    int32_t width; /* as of struct gpu_layout */
+};
+
+/* A run a block. */
+struct rms_norm_long_args {
+    struct norm_operands of;
+};
+
+struct layer_norm_args {
+    struct norm_operands of;
+};
+
+/* A run a group of `lanes` lanes, a power of two up to a warp's; groups lie over a row's runs,
+ * `slots_of_row` of them, in as many lines as there are groups for. */
+struct rms_norm_short_args {
+    struct norm_operands of;
+    int32_t lanes, slots_of_row;
+};
+
+/*
+ * Mean and sum of squares about it of pieces of GROUP_PIECE elements of a channel, in raster order,
+ * into `moments`: two floats each.
+ */
+#define GROUP_THREADS 256
+#define GROUP_HELD 32
+#define GROUP_PIECE (GROUP_THREADS * GROUP_HELD)
+struct group_moments_args {
+    struct gpu_matrix x;
+    float *moments;
+    int32_t width;
+};
+
+/* Folds them: a group a block. */
+struct group_fold_args {
+    struct gpu_matrix affine, gamma, beta;
+    const float *moments;
+    int64_t channels, pixels; /* of a group, of a channel */
+    float eps;
+};
 
 #endif

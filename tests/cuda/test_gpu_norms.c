@@ -1,0 +1,163 @@
+/* Norms on the CUDA device: see gpu_support.h. */
+#include "cuda/gpu_support.h"
+
+#include <stdlib.h>
+
+#define F32 DTYPE_F32
+#define BF16 DTYPE_BF16
+#define F16 DTYPE_F16
+
+/* Of results and operands, as they come. */
+static const enum dtype types[][2] = {
+    {F32, F32}, {BF16, BF16}, {F16, F16}, {BF16, F32}, {F32, F16}};
+#define TYPES (int)(sizeof types / sizeof *types)
+
+/* Runs of a row, their length, rows: heads by a few lanes, whole rows by blocks, and rows that a
+ * block does not hold. */
+static const int64_t shapes[][3] = {{3, 1, 2}, {1, 7, 70}, {5, 8, 3}, {3, 64, 11}, {30, 128, 2},
+    {70, 16, 2}, {2, 129, 3}, {1, 192, 3}, {1, 256, 2}, {2, 260, 2}, {1, 601, 1}, {1, 2560, 1},
+    {1, 8292, 1}};
+#define SHAPES (int)(sizeof shapes / sizeof *shapes)
+
+static void test_rms_norm(void **state)
+{
+    (void)state;
+    for (int s = 0; s < SHAPES; s++)
+        for (int t = 0; t < TYPES; t++) {
+            int64_t length = shapes[s][1], cols = shapes[s][0] * length, rows = shapes[s][2];
+            struct operand *y = gpu_output(types[t][0], rows, cols);
+            struct operand *x = gpu_input(types[t][1], rows, cols);
+            struct operand *gamma = gpu_input(gpu_activations[(s + t) % 3], 1, length);
+            struct operand *scale = gpu_input(gpu_activations[t % 3], 1, cols);
+
+            GPU_CHECK(2e-6, rms_norm, on(y), on(x), on(gamma), on(scale), 1e-5f);
+            y = gpu_inout(types[t][0], rows, cols);
+            gamma = gpu_input(F32, 1, length);
+            GPU_CHECK(2e-6, rms_norm, on(y), on(y), on(gamma), MATRIX_NONE, 1e-6f);
+            y = gpu_inout(types[t][0], rows, cols);
+            GPU_CHECK(2e-6, rms_norm, on(y), on(y), MATRIX_NONE, MATRIX_NONE, 1e-6f);
+        }
+}
+
+/* Keys lie beside values. */
+static void test_columns(void **state)
+{
+    struct operand *x = gpu_inout(BF16, 5, 2 * 3 * 64), *gamma = gpu_input(BF16, 1, 64);
+
+    (void)state;
+    GPU_CHECK(2e-6, rms_norm, on_cols(x, 0, 3 * 64), on_cols(x, 0, 3 * 64), on(gamma), MATRIX_NONE,
+        1e-6f);
+}
+
+static void test_layer_norm(void **state)
+{
+    (void)state;
+    for (int s = 0; s < SHAPES; s++)
+        for (int t = 0; t < TYPES; t++) {
+            int64_t cols = shapes[s][0] * shapes[s][1], rows = shapes[s][2];
+            struct operand *y = gpu_output(types[t][0], rows, cols);
+            struct operand *x = gpu_input(types[t][1], rows, cols);
+            struct operand *scale = gpu_input(gpu_activations[(s + t) % 3], 1, cols);
+
+            GPU_CHECK(4e-6, layer_norm, on(y), on(x), on(scale), 1e-5f);
+            y = gpu_inout(types[t][0], rows, cols);
+            GPU_CHECK(4e-6, layer_norm, on(y), on(y), MATRIX_NONE, 1e-6f);
+        }
+}
+
+/* Values about `mean`, within 1 of it. */
+static void set_about(struct operand *o, int64_t count, float mean)
+{
+    float *values = malloc((size_t)count * sizeof *values);
+    uint64_t seed = (uint64_t)count;
+
+    assert_non_null(values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = mean + (float)test_random(&seed) * 0x1p-30f - 1;
+    gpu_set(o, values);
+    free(values);
+}
+
+/* Far from 0 the variance must not cancel. */
+static void test_far_from_0(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        struct operand *y = gpu_output(F32, 2, 700), *x = gpu_input(types[t][1], 2, 700);
+
+        set_about(x, 2 * 700, 50);
+        GPU_CHECK(1e-5, layer_norm, on(y), on(x), MATRIX_NONE, 1e-6f);
+    }
+}
+
+static void test_group_norm(void **state)
+{
+    /* Channels, groups, pixels: of one piece, of several with a ragged end, one value each. */
+    const int64_t sizes[][3] = {{4, 4, 1}, {8, 2, 100}, {6, 3, 257}, {2, 1, 8192}, {3, 3, 20000}};
+
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        for (int t = 0; t < 3; t++)
+            for (int far = 0; far < 2; far++) {
+                int64_t channels = sizes[i][0], pixels = sizes[i][2];
+                struct operand *affine = gpu_output(F32, 2, channels);
+                struct operand *x = gpu_input(gpu_activations[t], channels, pixels);
+                struct operand *gamma = gpu_input(gpu_activations[i % 3], 1, channels);
+                struct operand *beta = gpu_input(gpu_activations[t], 1, channels);
+
+                if (far) set_about(x, channels * pixels, 50);
+                GPU_CHECK(far ? 2e-5 : 4e-6, group_norm, on(affine), on(x), on(gamma), on(beta),
+                    (int32_t)sizes[i][1], 1e-6f);
+            }
+}
+
+/* Z-Image's, Qwen3's and the VAE's shapes. */
+static void test_times(void **state)
+{
+    const int64_t tokens = 4224, dim = 3840, n = tokens * dim, pixels = 1 << 20;
+    struct operand *y = gpu_output(BF16, tokens, dim), *x = gpu_input(F32, tokens, dim);
+    struct operand *gamma = gpu_input(BF16, 1, dim), *scale = gpu_input(F32, 1, dim);
+
+    (void)state;
+    GPU_TIME(0, 6 * n, 2e-6, rms_norm, on(y), on(x), on(gamma), on(scale), 1e-5f);
+    y = gpu_inout(BF16, tokens, dim);
+    gamma = gpu_input(BF16, 1, dim);
+    GPU_TIME(0, 4 * n, 2e-6, rms_norm, on(y), on(y), on(gamma), MATRIX_NONE, 1e-5f);
+    y = gpu_inout(BF16, tokens, dim);
+    gamma = gpu_input(BF16, 1, 128);
+    GPU_TIME(0, 4 * n, 2e-6, rms_norm, on(y), on(y), on(gamma), MATRIX_NONE, 1e-5f);
+    y = gpu_inout(F32, tokens, dim);
+    gamma = gpu_input(BF16, 1, 128);
+    GPU_TIME(0, 8 * n, 2e-6, rms_norm, on(y), on(y), on(gamma), MATRIX_NONE, 1e-5f);
+    y = gpu_output(BF16, 512, 2560);
+    x = gpu_input(F32, 512, 2560);
+    gamma = gpu_input(BF16, 1, 2560);
+    GPU_TIME(0, 6 * 512 * 2560, 2e-6, rms_norm, on(y), on(x), on(gamma), MATRIX_NONE, 1e-6f);
+    y = gpu_inout(F32, 4096, dim);
+    scale = gpu_input(F32, 1, dim);
+    GPU_TIME(0, 8 * 4096 * dim, 4e-6, layer_norm, on(y), on(y), on(scale), 1e-6f);
+    for (int t = 0; t < 2; t++) {
+        y = gpu_output(F32, 2, 128);
+        x = gpu_input(gpu_activations[t], 128, pixels);
+        gamma = gpu_input(BF16, 1, 128);
+        scale = gpu_input(BF16, 1, 128);
+        GPU_TIME(0, (t ? 2 : 4) * 128 * pixels, 2e-5, group_norm, on(y), on(x), on(gamma),
+            on(scale), 32, 1e-6f);
+    }
+    y = gpu_output(F32, 2, 512);
+    x = gpu_input(F32, 512, 16384);
+    gamma = gpu_input(BF16, 1, 512);
+    scale = gpu_input(BF16, 1, 512);
+    GPU_TIME(0, 4 * 512 * 16384, 2e-5, group_norm, on(y), on(x), on(gamma), on(scale), 32, 1e-6f);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_rms_norm),
+    cmocka_unit_test(test_columns),
+    cmocka_unit_test(test_layer_norm),
+    cmocka_unit_test(test_far_from_0),
+    cmocka_unit_test(test_group_norm),
+    cmocka_unit_test(test_times),
+};
+
+GPU_MAIN(tests)

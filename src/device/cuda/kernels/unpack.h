@@ -4,6 +4,30 @@
 
 #include "device/cuda/kernels/args.h"
 
-#define UNPACK_KERNELS(X)
+#define UNPACK_KERNELS(X)                                                                          \
+    X(unpack, unpack_bf16)                                                                         \
+    X(unpack, unpack_f16)                                                                          \
+    X(unpack, unpack_e4m3)
+
+#define UNPACK_THREADS 256 /* a warp for each tile */
+#define UNPACK_TILES 8     /* of a block */
+#define UNPACK_TILE 1024   /* elements */
+#define UNPACK_SHARED_BYTES (UNPACK_TILES * UNPACK_TILE)
+
+/* A payload (docs/formats.md, "The wire payload") and where its elements go. */
+struct unpack_work {
+    const uint8_t *payload;
+    uint8_t *y;
+    int64_t count, tiles;
+    int64_t records, parts; /* offsets in the payload */
+    int64_t parts_bytes;    /* from `parts` to the payload's end */
+};
+
+#define UNPACK_ARGS(module, name)                                                                  \
+    struct name##_args {                                                                           \
+        struct unpack_work work;                                                                   \
+    };
+UNPACK_KERNELS(UNPACK_ARGS)
+#undef UNPACK_ARGS
 
 #endif

@@ -73,6 +73,12 @@ DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector)
 
 /* ---- arithmetic ---- */
 
+/* Never fused with the sum or difference that it goes into, as compilers like to. */
+DEVICE float rounded_product(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+
 DEVICE float fast_exp(float x) /* within 2 ulp or so */
 {
     return __expf(x);

@@ -4,6 +4,8 @@
 
 #include "device/cuda/kernels/attention.h"
 #include "device/cuda/kernels/conv.h"
+#include "device/cuda/kernels/convert.h"
+#include "device/cuda/kernels/few.h"
 #include "device/cuda/kernels/linear.h"
 #include "device/cuda/kernels/norms.h"
 #include "device/cuda/kernels/rows.h"
@@ -13,6 +15,8 @@
 #define CUDA_KERNELS(X)                                                                            \
     ATTENTION_KERNELS(X)                                                                           \
     CONV_KERNELS(X)                                                                                \
+    CONVERT_KERNELS(X)                                                                             \
+    FEW_KERNELS(X)                                                                                 \
     LINEAR_KERNELS(X)                                                                              \
     NORMS_KERNELS(X)                                                                               \
     ROWS_KERNELS(X)                                                                                \

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/size.h"
+#include "device/cuda/blas.h"
 #include "device/cuda/nvml.h"
 
 #include <stdio.h>
@@ -142,6 +143,7 @@ static void cuda_destroy(struct device *device)
 
         arena_release(device);
         cuda_clock_close(cuda);
+        cuda_blas_close(&cuda->blas);
         if (cuda->workspace) driver->memory_free(cuda->workspace);
         cuda_kernels_unload(cuda);
         dead = dead || driver->context_synchronize() != CUDA_SUCCESS;
@@ -230,7 +232,7 @@ static enum shoal_status take_overhead(struct cuda_device *cuda, struct shoal_er
         "reserving the card's workspace", error));
     cuda->workspace = workspace;
     cuda->workspace_bytes = WORKSPACE_BYTES;
-    return SHOAL_OK;
+    return cuda_blas_open(cuda, error);
 }
 
 /* What that took, by the best that can be asked: the process's use, the card's, or what was left
@@ -301,7 +303,7 @@ struct cuda_info cuda_info(const struct device *device)
         .card_bytes = cuda->card_bytes,
         .free_bytes = cuda->free_bytes,
         .overhead_bytes = cuda->overhead_bytes,
-        .multiplies = "own kernels",
+        .multiplies = cuda_blas_name(cuda->blas),
     };
 }
 

@@ -1,0 +1,203 @@
+/*
+ * Products of matrices. Few rows are bound by the reading of the weights and have a kernel of their
+ * own (kernels/few.h); others are multiplied on tensor cores, by cuBLASLt if it is there
+ * (blas.h) and kernels/linear.h if not. What both sides of a product are not, of the activation
+ * type and aligned to 16 bytes, is converted panel by panel in the workspace first
+ * (kernels/convert.h). All of this is chosen by shapes and types.
+ */
+#include "device/cuda/blas.h"
+#include "device/cuda/internal.h"
+
+#define ALIGNMENT 16
+#define PANEL_ROWS 256 /* panels have a multiple of them, where there is room for so many */
+
+/* What is left of the workspace. */
+struct room {
+    device_addr at;
+    uint64_t bytes;
+};
+
+/* ---- operands ---- */
+
+static int64_t padded(int64_t cols)
+{
+    return ceil_div(cols, 8) * 8;
+}
+
+/* m in that type at `at`, its columns padded with zeros to a multiple of 8. */
+static struct matrix convert(
+    struct stream *stream, device_addr at, enum dtype dtype, struct matrix m)
+{
+    struct matrix to = matrix_at(at, dtype, m.rows, padded(m.cols));
+    struct convert_args args = {gpu_matrix(to), gpu_matrix(m)};
+    int64_t threads = ceil_div(to.cols / 8, 32) * 32;
+
+    if (threads > CONVERT_THREADS) threads = CONVERT_THREADS;
+    cuda_launch(stream, KERNEL_convert,
+        (struct cuda_grid){
+            (uint32_t)m.rows, (uint32_t)ceil_div(to.cols / 8, threads), 1, (uint32_t)threads, 0},
+        &args);
+    return to;
+}
+
+/* The bias as the other kernels take it: of a plain type; and, if it can be without rounding, of
+ * y's and aligned, as cuBLASLt does. */
+static struct matrix usable_bias(
+    struct stream *stream, struct matrix bias, enum dtype y_type, struct room *room)
+{
+    struct cuda_device *cuda = cuda_device(stream->device);
+    bool quantised = dtype_is_quantised(bias.dtype), same = bias.dtype == y_type;
+    bool move = cuda->blas && (same ? bias.addr % ALIGNMENT != 0 : y_type == DTYPE_F32);
+
+    if (!bias.addr || !(quantised || move)) return bias;
+    bias = convert(stream, room->at, same ? y_type : DTYPE_F32, bias);
+    uint64_t bytes = (uint64_t)ceil_div(dtype_bytes(bias.dtype, bias.cols), 256) * 256;
+
+    assert(bytes < room->bytes);
+    room->at += bytes;
+    room->bytes -= bytes;
+    return bias;
+}
+
+static struct matrix bias_cols(struct matrix bias, int64_t first, int64_t count)
+{
+    return bias.addr ? matrix_cols(bias, first, count) : bias;
+}
+
+static bool ready(struct matrix m, enum dtype type)
+{
+    return m.dtype == type && m.addr % ALIGNMENT == 0 && m.cols % 8 == 0 &&
+           (m.stride % 8 == 0 || m.rows == 1);
+}
+
+/* ---- our own kernels ---- */
+
+static void multiply_few(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    struct few_args args = {gpu_matrix(y), gpu_matrix(x), gpu_matrix(w), gpu_matrix(bias)};
+    enum cuda_kernel kernel = w.dtype == DTYPE_F32    ? KERNEL_few_f32
+                              : w.dtype == DTYPE_F16  ? KERNEL_few_f16
+                              : w.dtype == DTYPE_BF16 ? KERNEL_few_bf16
+                                                      : KERNEL_few_quantised;
+
+    cuda_launch(stream, kernel,
+        (struct cuda_grid){(uint32_t)ceil_div(y.cols, FEW_COLS), 1, 1, FEW_THREADS, 0}, &args);
+}
+
+static const struct tile {
+    enum cuda_kernel bf16, f16;
+    int32_t m, n, threads, shared_bytes;
+} tiles[] = {
+#define TILE(type, m, n, warp_m, warp_n, stages, blocks)                                           \
+    {KERNEL_linear_bf16_##m##_##n, KERNEL_linear_f16_##m##_##n, m, n,                              \
+        LINEAR_THREADS(m, n, warp_m, warp_n), LINEAR_SHARED_BYTES(m, n, stages)},
+    LINEAR_TILES(TILE, )
+#undef TILE
+};
+#define TILES ((int)(sizeof tiles / sizeof *tiles))
+
+/*
+ * The tile that makes y soonest: rounds of a tile on every multiprocessor, each as long as its
+ * products and, for what the tile reads for each of them, its rows and columns. No bit depends on
+ * it.
+ */
+static const struct tile *best_tile(const struct cuda_device *cuda, int64_t m, int64_t n)
+{
+    const struct tile *best = NULL;
+    int64_t least = 0;
+
+    for (int i = 0; i < TILES; i++) {
+        const struct tile *t = &tiles[i];
+        int64_t count = ceil_div(m, t->m) * ceil_div(n, t->n), ticks;
+
+        if (t->shared_bytes > cuda->shared_bytes) continue;
+        ticks = ceil_div(count, cuda->processors) * (t->m * t->n + 48 * (t->m + t->n));
+        if (!best || ticks < least) {
+            best = t;
+            least = ticks;
+        }
+    }
+    assert(best);
+    return best;
+}
+
+static void multiply_own(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    const struct tile *t = best_tile(cuda_device(stream->device), y.rows, y.cols);
+    int64_t pair = 2 * dtype_bytes(y.dtype, 1);
+    struct linear_args args = {gpu_matrix(y), gpu_matrix(x), gpu_matrix(w), gpu_matrix(bias),
+        (int64_t)y.addr % pair == 0 && (y.stride % 2 == 0 || y.rows == 1)};
+
+    cuda_launch(stream, x.dtype == DTYPE_BF16 ? t->bf16 : t->f16,
+        (struct cuda_grid){(uint32_t)(ceil_div(y.rows, t->m) * ceil_div(y.cols, t->n)), 1, 1,
+            (uint32_t)t->threads, (uint32_t)t->shared_bytes},
+        &args);
+}
+
+/* ---- panels ---- */
+
+static void multiply(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    bool takes = !bias.addr || bias.dtype == y.dtype;
+
+    if (!takes || !cuda_blas_multiply(stream, y, x, w, bias)) multiply_own(stream, y, x, w, bias);
+}
+
+/* How many rows of a panel fit, of `rows` in all. */
+static int64_t fitting(uint64_t bytes, uint64_t row_bytes, int64_t rows)
+{
+    int64_t fit = (int64_t)(bytes / row_bytes);
+
+    if (fit >= rows) return rows;
+    assert(fit > 0);
+    return fit > PANEL_ROWS ? fit / PANEL_ROWS * PANEL_ROWS : fit;
+}
+
+static void multiply_panels(struct stream *stream, struct matrix y, struct matrix x,
+    struct matrix w, struct matrix bias, struct room room)
+{
+    enum dtype type = cuda_device(stream->device)->base.traits.activation;
+    bool x_ready = ready(x, type), w_ready = ready(w, type);
+    uint64_t row_bytes = (uint64_t)dtype_bytes(type, padded(x.cols));
+    int64_t x_rows = x.rows, w_rows = w.rows;
+    device_addr w_at = room.at;
+
+    if (!x_ready) {
+        x_rows = fitting(w_ready ? room.bytes : room.bytes / 2, row_bytes, x.rows);
+        w_at += (uint64_t)x_rows * row_bytes;
+    }
+    if (!w_ready) w_rows = fitting(room.at + room.bytes - w_at, row_bytes, w.rows);
+
+    for (int64_t m = 0; m < y.rows; m += x_rows) {
+        int64_t rows = m + x_rows < y.rows ? x_rows : y.rows - m;
+        struct matrix x_panel = matrix_rows(x, m, rows), y_rows = matrix_rows(y, m, rows);
+
+        if (!x_ready) x_panel = convert(stream, room.at, type, x_panel);
+        for (int64_t n = 0; n < y.cols; n += w_rows) {
+            int64_t cols = n + w_rows < y.cols ? w_rows : y.cols - n;
+            struct matrix w_panel = matrix_rows(w, n, cols);
+
+            if (!w_ready) w_panel = convert(stream, w_at, type, w_panel);
+            multiply(
+                stream, matrix_cols(y_rows, n, cols), x_panel, w_panel, bias_cols(bias, n, cols));
+        }
+    }
+}
+
+void cuda_linear(
+    struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+{
+    struct cuda_device *cuda = cuda_device(stream->device);
+    struct room room = {cuda->workspace, cuda->workspace_bytes};
+
+    check_linear(y, x, w, bias);
+    if (cuda->blas) room.bytes -= CUDA_BLAS_WORKSPACE_BYTES;
+    bias = usable_bias(stream, bias, y.dtype, &room);
+    if (x.rows <= FEW_ROWS)
+        multiply_few(stream, y, x, w, bias);
+    else
+        multiply_panels(stream, y, x, w, bias, room);
+}

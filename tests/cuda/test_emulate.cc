@@ -138,6 +138,8 @@ static void test_numbers(void **state)
     assert_int_equal(float_as_f16(65519.0f), 0x7bff);
     assert_int_equal(float_as_f16(65520.0f), 0x7c00);
     assert_int_equal(float_as_f16(-INFINITY), 0xfc00);
+    assert_int_equal(floats_as_bf16(1, -2), 0xc0003f80u);
+    assert_int_equal(floats_as_f16(1, -2), 0xc0003c00u);
     assert_int_equal(float_as_f16(0x1p-25f), 0);
     assert_int_equal(float_as_f16(0x1.8p-25f), 1);
     assert_int_equal(float_as_f16(-0x3p-25f), 0x8002);

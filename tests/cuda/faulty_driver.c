@@ -6,6 +6,7 @@
 struct faults faults;
 
 static struct cuda_driver inner;
+static atomic_int loads; /* calls that load kernels */
 
 static const int opened[CALL_COUNT] = {
     [CALL_context_retain] = 1,
@@ -28,11 +29,19 @@ static const char *const symbols[CALL_COUNT] = {
 #undef SYMBOL
 };
 
+/* Kernels are all alike: the calls that load them count for the first one. */
+static bool repeats(enum faulty_call call)
+{
+    return (call == CALL_module_function || call == CALL_function_attribute ||
+               call == CALL_function_set_attribute) &&
+           atomic_fetch_add(&loads, 1) >= 4;
+}
+
 static bool fails(enum faulty_call call)
 {
     int number;
 
-    if (call == CALL_error_name || call == CALL_error_string) return false;
+    if (call == CALL_error_name || call == CALL_error_string || repeats(call)) return false;
     if (call == CALL_context_reset) atomic_fetch_add(&faults.resets, 1);
     number = atomic_fetch_add(&faults.calls, 1) + 1;
     if (call != faults.always && number != faults.at &&
@@ -63,6 +72,7 @@ CUDA_DRIVER_CALLS(WRAPPER)
 void faulty_driver(struct cuda_driver *driver, const struct cuda_driver *real)
 {
     inner = *real;
+    atomic_store(&loads, 0);
     faults = (struct faults){.always = CALL_COUNT};
 #define MEMBER(member, symbol, parameters, arguments) driver->member = faulty_##member;
     CUDA_DRIVER_CALLS(MEMBER)

@@ -1,4 +1,7 @@
-/* The CUDA device over a fake driver: opening, the arena, streams, and every call that fails. */
+/*
+ * The CUDA device: opening, the arena, streams, and every call that fails. Over a driver without a
+ * card, or with the argument `gpu` over this machine's.
+ */
 #include "support.h"
 
 #include "base/clock.h"
@@ -6,6 +9,7 @@
 #include "cuda/faulty_driver.h"
 #include "device/cuda/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,14 +17,36 @@
 
 static struct cuda_driver driver;
 
+static bool real;
+
+static void set_up_card(struct fake_driver_options options)
+{
+    struct cuda_driver inner;
+    struct shoal_error error = {0};
+
+    if (real)
+        assert_ok(cuda_open_driver(&inner, &error));
+    else
+        fake_driver_open(&inner, &options);
+    faulty_driver(&driver, &inner);
+}
+
 static int set_up(void **state)
 {
-    struct cuda_driver fake;
-
     (void)state;
-    fake_driver(&fake);
-    faulty_driver(&driver, &fake);
+    set_up_card((struct fake_driver_options){.pace = PACE_LATE});
     return 0;
+}
+
+/* Nothing is open any more, and nothing was done that a driver would not like. */
+static void assert_clean(void)
+{
+    struct fake_driver_counts counts = fake_driver_counts();
+
+    if (real) return;
+    assert_int_equal(counts.things, 0);
+    if (counts.violation) fail_msg("%s", counts.violation);
+    if (counts.kernel_error) fail_msg("%s", counts.kernel_error);
 }
 
 static struct device *open_device(void)
@@ -47,12 +73,13 @@ static void test_open_and_close(void **state)
     (void)state;
     assert_string_equal(device->ops->name, "cuda");
     assert_true(info.name[0] != '\0' && info.sm >= 80 && info.card_bytes > 0);
+    assert_true(info.free_bytes > 0 && info.free_bytes <= info.card_bytes);
     assert_true(info.overhead_bytes >= cuda_device(device)->workspace_bytes);
     assert_int_equal(device->traits.activation, DTYPE_BF16);
-    assert_int_equal(device->traits.chunk_rows, CUDA_CHUNK_ROWS);
+    assert_int_equal(device->traits.chunk_rows, CUDA_TRAITS.chunk_rows);
     device_destroy(&device);
     assert_null(device);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
     assert_int_equal(faults.resets, 0);
 }
 
@@ -68,26 +95,9 @@ static void test_no_driver(void **state)
     assert_says(&error, "too old: it has no cuInit");
 }
 
-/* The fake's card, but of another compute capability, or with another driver. */
-static int major_is, minor_is, driver_is, count_is;
-static CUresult other_attribute(int *value, int attribute, CUdevice device)
+static CUresult no_cards(int *count)
 {
-    (void)device;
-    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? major_is
-             : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? minor_is
-                                                                         : 65536;
-    return CUDA_SUCCESS;
-}
-
-static CUresult other_version(int *version)
-{
-    *version = driver_is;
-    return CUDA_SUCCESS;
-}
-
-static CUresult other_count(int *count)
-{
-    *count = count_is;
+    *count = 0;
     return CUDA_SUCCESS;
 }
 
@@ -99,7 +109,7 @@ static void assert_refused(int32_t ordinal, const char *words)
     assert_int_equal(cuda_create_with(&device, &driver, ordinal, &error), SHOAL_E_DEVICE);
     assert_null(device);
     assert_says(&error, words);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
 }
 
 static void test_unusable_cards(void **state)
@@ -107,26 +117,23 @@ static void test_unusable_cards(void **state)
     struct device *device;
 
     (void)state;
+    if (real) skip();
     assert_refused(7, "no card 7");
     assert_refused(-1, "no card -1");
-    driver.device_attribute = other_attribute;
-    major_is = 6, minor_is = 1;
+    set_up_card((struct fake_driver_options){.sm = 61});
     assert_refused(0, "it is sm_61, and the CUDA device needs sm_75");
-    major_is = 7, minor_is = 5;
+    set_up_card((struct fake_driver_options){.sm = 75, .cards = 2});
     device = open_device();
     assert_int_equal(device->traits.activation, DTYPE_F16);
     device_destroy(&device);
-
-    driver.driver_version = other_version;
-    driver_is = 11040;
+    set_up_card((struct fake_driver_options){.driver_version = 11040});
     assert_refused(0, "it is for CUDA 11.4 and this build needs 1");
-    driver.driver_version = other_version;
-    driver_is = 99000;
-    driver.device_count = other_count;
+    set_up_card((struct fake_driver_options){.cards = -1});
+    assert_refused(0, "finds no card");
+    set_up(NULL);
+    driver.device_count = no_cards;
     assert_refused(0, "CUDA_VISIBLE_DEVICES");
     faults.always = CALL_init;
-    faults.result = CUDA_ERROR_NO_DEVICE;
-    assert_refused(0, "finds no card");
     faults.result = 999;
     assert_refused(0, "999");
 }
@@ -166,7 +173,7 @@ static void test_arena(void **state)
     faults.always = CALL_COUNT;
     assert_ok(ops->arena_reserve(device, 3 << 20, &error));
     device_destroy(&device);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
 }
 
 static void test_pinning(void **state)
@@ -186,7 +193,7 @@ static void test_pinning(void **state)
     assert_false(cuda_lost(cuda_device(device)));
     free(pages);
     device_destroy(&device);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
 }
 
 /* ---- streams ---- */
@@ -220,7 +227,7 @@ static void test_copies(void **state)
     ops->stream_destroy(&compute);
     assert_null(compute);
     device_destroy(&device);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
 }
 
 static void test_event_times(void **state)
@@ -255,7 +262,7 @@ static void test_event_times(void **state)
     ops->event_destroy(&first);
     ops->stream_destroy(&stream);
     device_destroy(&device);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
 }
 
 /* ---- failing ---- */
@@ -301,7 +308,9 @@ fail:
 /* Call after call fails, once or for good: it is said, and nothing stays behind. */
 static void sweep(bool for_good)
 {
-    for (int at = 1;; at++) {
+    const int step = real ? 7 : 1; /* a card is not opened that quickly */
+
+    for (int at = 1;; at += step) {
         struct shoal_error error = {0};
         struct device *device;
         enum shoal_status status;
@@ -313,8 +322,9 @@ static void sweep(bool for_good)
         status = cuda_create_with(&device, &driver, 0, &error);
         if (!status) status = use_device(device, &error);
         device_destroy(&device);
-        if (faults.open != 0)
-            fail_msg("call %d, %s: %d stayed open", at, faults.symbol, faults.open);
+        if (!real && fake_driver_counts().things != 0)
+            fail_msg(
+                "call %d, %s: %d stayed open", at, faults.symbol, (int)fake_driver_counts().things);
         if (!faults.failed) return; /* there are not so many */
         /* What is only called to release at the end has nobody to tell. */
         if (!status && strcmp(faults.symbol, "cuCtxSetCurrent") != 0 &&
@@ -361,7 +371,7 @@ static void test_lost(void **state)
     ops->copy_in(copy, device->arena, bytes, sizeof bytes);
     assert_string_equal(faults.symbol, "cuMemcpyHtoDAsync_v2");
 
-    /* Neither work nor waiting; the first failure is what is said. */
+    /* No work, and no waiting for ever; the first failure is what is said. */
     calls = faults.calls;
     cuda_launch(compute, (enum cuda_kernel)0, (struct cuda_grid){1, 1, 1, 32, 0}, &args);
     ops->copy_out(copy, bytes, device->arena, sizeof bytes);
@@ -370,7 +380,7 @@ static void test_lost(void **state)
     ops->event_synchronize(event);
     assert_true(ops->event_happened(event));
     assert_int_equal(ops->event_time_ns(event), 0);
-    assert_int_equal(faults.calls - calls, 7); /* for each, that the context is current */
+    assert_int_equal(faults.calls - calls, 7 + 2); /* the context made current; both waits */
     assert_int_equal(ops->stream_synchronize(compute, &error), SHOAL_E_DEVICE);
     assert_says(&error, "copying 1.00 KiB to the device");
     assert_says(&error, "719");
@@ -379,18 +389,18 @@ static void test_lost(void **state)
     assert_int_equal(ops->stream_create(device, true, &more, &again), SHOAL_E_DEVICE);
     assert_string_equal(error.text, again.text);
 
-    ops->event_destroy(&event);
     ops->stream_destroy(&compute);
     ops->stream_destroy(&copy);
+    ops->event_destroy(&event);
     device_destroy(&device);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
     assert_int_equal(faults.resets, 1);
 
     faults.at = 0;
     device = open_device();
     assert_ok(use_device(device, &error));
     device_destroy(&device);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
 }
 
 static void test_failing_kernel_is_named(void **state)
@@ -411,13 +421,53 @@ static void test_failing_kernel_is_named(void **state)
     device_destroy(&device);
     /* The context itself is well: it may be somebody else's too. */
     assert_int_equal(faults.resets, 0);
-    assert_int_equal(faults.open, 0);
+    assert_clean();
 }
 
-int main(void)
+/* A kernel that reads where nothing is takes the context with it; the card can be opened again. */
+static void test_wild_address(void **state)
+{
+    struct shoal_error error = {0};
+    struct device *device;
+    struct stream *compute;
+
+    (void)state;
+    if (!real) skip();
+    device = open_device();
+    assert_ok(device->ops->stream_create(device, false, &compute, &error));
+    assert_ok(device->ops->arena_reserve(device, ARENA_BYTES, &error));
+    device->ops->compute->copy(compute, matrix_at(device->arena, DTYPE_F32, 1, 64),
+        matrix_at((device_addr)1 << 50, DTYPE_F32, 1, 64));
+    assert_int_equal(device->ops->stream_synchronize(compute, &error), SHOAL_E_DEVICE);
+    print_message("%s\n", error.text);
+    assert_says(&error, "the last kernel given was copy");
+    device->ops->stream_destroy(&compute);
+    device_destroy(&device);
+    device = open_device();
+    assert_ok(use_device(device, &error));
+    device_destroy(&device);
+}
+
+/* What opening takes; for people. */
+static void test_overhead(void **state)
+{
+    struct device *device = open_device();
+    struct cuda_info info = cuda_info(device);
+
+    (void)state;
+    print_message("%s, sm_%d: %llu MiB, %llu free, %llu taken beside the arena (%llu by the "
+                  "driver's count), multiplying by %s\n",
+        info.name, info.sm, (unsigned long long)info.card_bytes >> 20,
+        (unsigned long long)info.free_bytes >> 20, (unsigned long long)info.overhead_bytes >> 20,
+        (unsigned long long)cuda_process_bytes(device) >> 20, info.multiplies);
+    device_destroy(&device);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_open_and_close, set_up),
+        cmocka_unit_test_setup(test_overhead, set_up),
         cmocka_unit_test(test_no_driver),
         cmocka_unit_test_setup(test_unusable_cards, set_up),
         cmocka_unit_test_setup(test_no_kernels_for_the_card, set_up),
@@ -429,6 +479,15 @@ int main(void)
         cmocka_unit_test(test_each_call_fails_for_good),
         cmocka_unit_test_setup(test_lost, set_up),
         cmocka_unit_test_setup(test_failing_kernel_is_named, set_up),
+        cmocka_unit_test_setup(test_wild_address, set_up),
     };
+    struct shoal_error error = {0};
+    int32_t cards;
+
+    real = argc > 1 && strcmp(argv[1], "gpu") == 0;
+    if (real && cuda_count(&cards, &error)) {
+        printf("%s\n", error.text);
+        return 77;
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

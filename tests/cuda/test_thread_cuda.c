@@ -1,5 +1,5 @@
 /* The CUDA device from several threads at once, as the intake and the streamer use it; also run
- * under TSan. */
+ * under TSan. With the argument `gpu`: on this machine's card. */
 #include "support.h"
 
 #include "base/thread.h"
@@ -7,6 +7,7 @@
 #include "cuda/faulty_driver.h"
 #include "device/cuda/internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define THREADS 3
@@ -15,6 +16,7 @@
 
 static struct cuda_driver driver;
 static struct device *device;
+static bool real;
 
 struct worker {
     struct thread thread;
@@ -77,13 +79,17 @@ static void run_threads(struct worker workers[THREADS])
         device->ops->event_destroy(&workers[i].done);
 }
 
-static void open_device(void)
+static void open_device(enum fake_pace pace)
 {
+    const struct fake_driver_options options = {.pace = pace, .seed = 1};
     struct shoal_error error = {0};
-    struct cuda_driver fake;
+    struct cuda_driver inner;
 
-    fake_driver(&fake);
-    faulty_driver(&driver, &fake);
+    if (real)
+        assert_ok(cuda_open_driver(&inner, &error));
+    else
+        fake_driver_open(&inner, &options);
+    faulty_driver(&driver, &inner);
     assert_ok(cuda_create_with(&device, &driver, 0, &error));
     assert_ok(device->ops->arena_reserve(device, THREADS * PIECE_BYTES, &error));
 }
@@ -93,12 +99,15 @@ static void test_copies_from_threads(void **state)
     struct worker workers[THREADS];
 
     (void)state;
-    open_device();
-    run_threads(workers);
-    for (int i = 0; i < THREADS; i++)
-        assert_int_equal(workers[i].status, SHOAL_OK);
-    device_destroy(&device);
-    assert_int_equal(faults.open, 0);
+    for (enum fake_pace pace = PACE_EAGER; pace <= PACE_RANDOM; pace++) {
+        open_device(pace);
+        run_threads(workers);
+        for (int i = 0; i < THREADS; i++)
+            assert_int_equal(workers[i].status, SHOAL_OK);
+        device_destroy(&device);
+        assert_int_equal(fake_driver_counts().things, 0);
+        assert_null(fake_driver_counts().violation);
+    }
 }
 
 /* The device is lost to one thread: the others hear of it. */
@@ -108,7 +117,7 @@ static void test_lost_to_all(void **state)
     struct worker workers[THREADS];
 
     (void)state;
-    open_device();
+    open_device(PACE_RANDOM);
     faults.at = faults.calls + 300;
     faults.for_good = true;
     faults.result = 700;
@@ -118,14 +127,22 @@ static void test_lost_to_all(void **state)
     assert_int_equal(cuda_failure(cuda_device(device), &error), SHOAL_E_DEVICE);
     assert_non_null(strstr(error.text, "700"));
     device_destroy(&device);
-    assert_int_equal(faults.open, 0);
+    assert_int_equal(fake_driver_counts().things, 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_from_threads),
         cmocka_unit_test(test_lost_to_all),
     };
+    struct shoal_error error = {0};
+    int32_t cards;
+
+    real = argc > 1 && strcmp(argv[1], "gpu") == 0;
+    if (real && cuda_count(&cards, &error)) {
+        printf("%s\n", error.text);
+        return 77;
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

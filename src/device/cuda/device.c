@@ -13,7 +13,7 @@
 #define ARENA_ALIGNMENT 4096
 #define WORKSPACE_BYTES ((uint64_t)64 << 20)
 
-/* What a context takes where nobody can be asked: measured ones take 150 to 500 MiB. */
+/* What a context takes, where nobody can be asked: a guess, rather too much. */
 #define CONTEXT_BYTES ((uint64_t)512 << 20)
 
 /* ---- failing ---- */
@@ -252,14 +252,15 @@ static enum shoal_status open_measured(struct cuda_device *cuda, struct shoal_er
     TRY(cuda_check(
         driver, driver->memory_info(&after, &card_bytes), "asking for the free memory", error));
     process_after = cuda_nvml_process_bytes(cuda->nvml);
-    known = known && cuda_nvml_used(cuda->nvml, &used_after, &free_after);
+    if (known) known = cuda_nvml_used(cuda->nvml, &used_after, &free_after);
     if (process_after > process_before)
         cuda->overhead_bytes = process_after - process_before;
-    else if (known && used_after > used_before)
+    else if (used_after > used_before)
         cuda->overhead_bytes = used_after - used_before;
     else
         cuda->overhead_bytes = CONTEXT_BYTES + (before > after ? before - after : 0);
-    if (!cuda->free_bytes) cuda->free_bytes = before + CONTEXT_BYTES;
+    if (!known) cuda->free_bytes = before + CONTEXT_BYTES;
+    if (cuda->free_bytes > cuda->card_bytes) cuda->free_bytes = cuda->card_bytes;
     return SHOAL_OK;
 }
 

@@ -4,6 +4,7 @@
 #   make demo    build, paint pictures from the embedded model in little memory, verify the bits
 #   make test    everything that CI runs, in three builds (about 10 minutes on 2 cores); the last
 #                line is "N passed, N failed"
+#   make test-gpu  the tests of operations on this machine's NVIDIA card, and how long they take
 #   make dist    one tarball that needs nothing but glibc, this system's version or newer
 #   make fuzz    a minute of libFuzzer on every target (needs clang)
 #   make install / make uninstall (PREFIX=/usr/local) / make clean / make format (clang-format)
@@ -12,7 +13,7 @@ MESON ?= meson
 BUILD := build
 PREFIX ?= /usr/local
 
-.PHONY: all demo test dist fuzz install uninstall clean deps format
+.PHONY: all demo test test-gpu dist fuzz install uninstall clean deps format
 .DEFAULT_GOAL := all
 
 # Installs missing Debian packages; does nothing and needs no rights when nothing is missing.
@@ -32,6 +33,10 @@ demo: all
 test: deps
 	@tools/run_tests.py
 
+# Its kernels are those of the build, for all cards. Without a card every test is skipped.
+test-gpu: $(BUILD)/build.ninja
+	@$(MESON) test -C $(BUILD) --benchmark --suite gpu --verbose
+
 dist: all
 	@tools/dist.sh
 
@@ -47,7 +52,7 @@ uninstall:
 	ninja -C $(BUILD) uninstall
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh')
 
 clean:
 	rm -rf $(BUILD) build-* dist

@@ -17,8 +17,8 @@ CONDITIONAL = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif)\b(?!.*_H\b)(?!.*__cplus
 
 
 def sources():
-    for pattern in ("include/**/*.h", "src/**/*.[ch]", "programs/**/*.[ch]", "examples/*.c", "tests/**/*.[ch]",
-                    "tools/*.c"):
+    for pattern in ("include/**/*.h", "src/**/*.[ch]", "src/**/*.cu", "src/**/*.cuh", "programs/**/*.[ch]",
+                    "examples/*.c", "tests/**/*.[ch]", "tests/**/*.cc", "tools/*.c"):
         yield from sorted(ROOT.glob(pattern))
 
 

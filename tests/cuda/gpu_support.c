@@ -81,6 +81,11 @@ static size_t stride_bytes(struct matrix m)
     return (size_t)dtype_bytes(m.dtype, m.stride);
 }
 
+static bool widens(struct matrix m)
+{
+    return m.dtype == DTYPE_F32 || m.dtype == DTYPE_BF16 || m.dtype == DTYPE_F16;
+}
+
 /* ---- the device's memory: as much as asked for, so that ASan sees what goes beyond ---- */
 
 static device_addr device_alloc(size_t bytes)
@@ -102,52 +107,60 @@ static void device_free(device_addr addr)
 
 /* ---- operands ---- */
 
-static struct operand *operand_new(enum role role, struct matrix m)
+/* Without its values: large operands of checks that do nothing are never made. */
+static struct operand *operand_new(enum role role, enum dtype dtype, int64_t rows, int64_t cols)
 {
     struct operand *o = calloc(1, sizeof *o);
 
     assert_non_null(o);
     assert_true(check.count < MAX_OPERANDS);
     o->role = role;
-    o->m = m;
+    o->m = (struct matrix){0, dtype, rows, cols, cols};
     check.operands[check.count++] = o;
     return o;
 }
 
+/* Makes the values, if they are not there. */
+static void fill(struct operand *o)
+{
+    struct matrix m = o->m;
+
+    if (m.addr) return;
+    if (o->role != OUTPUT && widens(m)) {
+        o->m = random_matrix(m.dtype, m.rows, m.cols, m.cols);
+        return;
+    }
+    o->m = matrix_new(m.dtype, m.rows, m.cols, m.cols);
+    /* Of quantised weights no bits that would make a scale infinite. */
+    for (size_t i = 0; i < matrix_bytes(o->m); i++)
+        host(o->m)[i] = o->role == OUTPUT ? SPOILT : (uint8_t)(test_random(&seed) & 0xb3);
+}
+
 struct operand *gpu_input(enum dtype dtype, int64_t rows, int64_t cols)
 {
-    return operand_new(INPUT, random_matrix(dtype, rows, cols, cols));
+    return operand_new(INPUT, dtype, rows, cols);
 }
 
 struct operand *gpu_weight(enum dtype dtype, int64_t rows, int64_t cols)
 {
-    struct matrix m;
-
-    if (dtype_block_elements(dtype) == 1) return gpu_input(dtype, rows, cols);
-    m = matrix_new(dtype, rows, cols, cols);
-    /* No bits that would make a scale infinite. */
-    for (size_t i = 0; i < matrix_bytes(m); i++)
-        host(m)[i] = (uint8_t)(test_random(&seed) & 0xb3);
-    return operand_new(INPUT, m);
+    return operand_new(INPUT, dtype, rows, cols);
 }
 
 struct operand *gpu_output(enum dtype dtype, int64_t rows, int64_t cols)
 {
-    struct matrix m = matrix_new(dtype, rows, cols, cols);
-
-    memset(host(m), SPOILT, matrix_bytes(m));
-    return operand_new(OUTPUT, m);
+    return operand_new(OUTPUT, dtype, rows, cols);
 }
 
 struct operand *gpu_inout(enum dtype dtype, int64_t rows, int64_t cols)
 {
-    return operand_new(INOUT, random_matrix(dtype, rows, cols, cols));
+    return operand_new(INOUT, dtype, rows, cols);
 }
 
 struct operand *gpu_bytes(const void *bytes, uint64_t count, uint64_t alignment)
 {
-    struct operand *o = operand_new(INPUT, matrix_new(DTYPE_U8, 1, (int64_t)count, (int64_t)count));
+    struct operand *o = operand_new(INPUT, DTYPE_U8, 1, (int64_t)count);
 
+    o->m = matrix_new(DTYPE_U8, 1, (int64_t)count, (int64_t)count);
     memcpy(host(o->m), bytes, (size_t)count);
     o->dense = true;
     o->alignment = alignment;
@@ -176,6 +189,7 @@ static uint16_t narrow(enum dtype dtype, float value)
 
 void gpu_set(struct operand *o, const float *values)
 {
+    fill(o);
     for (int64_t i = 0; i < o->m.rows * o->m.cols; i++) {
         if (o->m.dtype == DTYPE_F32)
             ((float *)(void *)host(o->m))[i] = values[i];
@@ -201,7 +215,7 @@ struct matrix on_cols(const struct operand *o, int64_t first, int64_t count)
 
 static void operand_drop(struct operand *o)
 {
-    matrix_drop(o->m);
+    if (o->m.addr) matrix_drop(o->m);
     if (o->wide.addr) matrix_drop(o->wide);
     if (o->first.addr) matrix_drop(o->first);
     if (o->block) device_free(o->block);
@@ -218,11 +232,6 @@ static void drop_all(void)
 }
 
 /* ---- the reference's side ---- */
-
-static bool widens(struct matrix m)
-{
-    return m.dtype == DTYPE_F32 || m.dtype == DTYPE_BF16 || m.dtype == DTYPE_F16;
-}
 
 static void place_wide(struct operand *o)
 {
@@ -463,8 +472,10 @@ bool gpu_next(void)
     if (check.side >= 0 && check.side <= last) finish_device_side();
     if (check.side <= last) check.side++;
     if (check.side == REFERENCE) {
-        for (int i = 0; i < check.count; i++)
+        for (int i = 0; i < check.count; i++) {
+            fill(check.operands[i]);
             place_wide(check.operands[i]);
+        }
         gpu.ops = check.timed ? fast.ops : reference.ops;
         gpu.stream = check.timed ? fast.stream : reference.stream;
         return true;

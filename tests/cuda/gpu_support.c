@@ -81,9 +81,12 @@ static size_t stride_bytes(struct matrix m)
     return (size_t)dtype_bytes(m.dtype, m.stride);
 }
 
-static bool widens(struct matrix m)
+/* Dense operands are bits, packed or unpacked: they stay as they are. */
+static bool widens(const struct operand *o)
 {
-    return m.dtype == DTYPE_F32 || m.dtype == DTYPE_BF16 || m.dtype == DTYPE_F16;
+    enum dtype dtype = o->m.dtype;
+
+    return !o->dense && (dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16);
 }
 
 /* ---- the device's memory: as much as asked for, so that ASan sees what goes beyond ---- */
@@ -126,7 +129,7 @@ static void fill(struct operand *o)
     struct matrix m = o->m;
 
     if (m.addr) return;
-    if (o->role != OUTPUT && widens(m)) {
+    if (o->role != OUTPUT && widens(o)) {
         o->m = random_matrix(m.dtype, m.rows, m.cols, m.cols);
         return;
     }
@@ -235,7 +238,7 @@ static void drop_all(void)
 
 static void place_wide(struct operand *o)
 {
-    enum dtype dtype = widens(o->m) ? DTYPE_F32 : o->m.dtype;
+    enum dtype dtype = widens(o) ? DTYPE_F32 : o->m.dtype;
 
     if (o->alignment) { /* bytes as they are: memory of theirs that is aligned */
         o->wide = o->m;
@@ -245,7 +248,7 @@ static void place_wide(struct operand *o)
         memcpy(host(o->wide), host(o->m), matrix_bytes(o->m));
     } else {
         o->wide = matrix_new(dtype, o->m.rows, o->m.cols, o->m.cols);
-        if (widens(o->m))
+        if (widens(o))
             quant_widen(
                 (float *)(void *)host(o->wide), host(o->m), o->m.dtype, 0, o->m.rows * o->m.cols);
         else
@@ -338,7 +341,7 @@ static void compare(const struct operand *o, int index)
     float *got;
     double largest = 1e-6, worst = 0;
 
-    if (!widens(o->m)) { /* unpacked bits */
+    if (!widens(o)) { /* unpacked bits */
         assert_memory_equal(host(o->first), host(o->wide), matrix_bytes(o->m));
         return;
     }

@@ -62,6 +62,17 @@ uint64_t memory_physical(void)
     return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : UINT64_MAX;
 }
 
+uint64_t memory_resident(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+
+    if (!file) return 0;
+    if (fscanf(file, "%*u %llu", &pages) != 1) pages = 0;
+    fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 void *pages_alloc(size_t bytes)
 {
     void *pages = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,

@@ -15,6 +15,8 @@ void mem_free(void *block); /* accepts NULL */
 
 /* The machine's RAM in bytes; UINT64_MAX if it cannot be told. */
 uint64_t memory_physical(void);
+/* What the process has of it now; 0 if it cannot be told. */
+uint64_t memory_resident(void);
 
 #define HOST_PAGE_BYTES 4096 /* what pages_alloc rounds up to */
 

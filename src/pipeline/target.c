@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As `shoal devices` counts them. */
-#define MOST_CARDS 64
-
 static void target_cpu(struct target *t)
 {
     strcpy(t->name, "cpu");
@@ -45,7 +42,7 @@ static bool parse_card(const char *name, int32_t *ordinal)
     if (strcmp(name, "cuda") == 0) return true;
     if (strncmp(name, "cuda:", 5) || name[5] < '0' || name[5] > '9') return false;
     number = strtol(name + 5, &end, 10);
-    if (*end || number > MOST_CARDS) return false;
+    if (*end || number >= CUDA_MAX_CARDS) return false;
     *ordinal = (int32_t)number;
     return true;
 }

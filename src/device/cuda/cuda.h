@@ -10,6 +10,8 @@
 /* What a plan for a card counts with. Cards before sm_80 have no BF16: F16 there. */
 #define CUDA_TRAITS ((struct device_traits){.activation = DTYPE_BF16, .chunk_rows = 4096})
 
+#define CUDA_MAX_CARDS 64 /* ordinals are less */
+
 /*
  * Opens card `ordinal`: context, kernels, libraries. SHOAL_E_DEVICE says what is missing: no
  * driver, one that is too old, no card, or a build without kernels.

@@ -7,6 +7,7 @@
 #include "device/cuda/blas.h"
 #include "device/cuda/nvml.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -235,12 +236,32 @@ static enum shoal_status take_overhead(struct cuda_device *cuda, struct shoal_er
     return cuda_blas_open(cuda, error);
 }
 
+/* What comes later: streams and events, kernels of libraries that are loaded when they are first
+ * used, and the arena's last piece, which the driver rounds up. */
+#define LATER_BYTES ((uint64_t)8 << 20)
+
+/* Takes of the process so far, by card: the most that was seen, so that all its plans count with
+ * the same. */
+static _Atomic uint64_t most_overhead[CUDA_MAX_CARDS], most_host[CUDA_MAX_CARDS];
+
+static uint64_t steady(_Atomic uint64_t *most, uint64_t bytes)
+{
+    uint64_t before = *most;
+
+    while (before < bytes && !atomic_compare_exchange_weak(most, &before, bytes))
+        continue;
+    return before > bytes ? before : bytes;
+}
+
 /* What that took, by the best that can be asked: the process's use, the card's, or what was left
  * when there was a context. */
-static enum shoal_status open_measured(struct cuda_device *cuda, struct shoal_error *error)
+static enum shoal_status open_measured(
+    struct cuda_device *cuda, int32_t ordinal, struct shoal_error *error)
 {
     const struct cuda_driver *driver = cuda->driver;
     uint64_t process_before = cuda_nvml_process_bytes(cuda->nvml), process_after;
+    const uint64_t resident_before = memory_resident();
+    uint64_t resident_after;
     uint64_t used_before = 0, used_after = 0, free_after;
     bool known = cuda_nvml_used(cuda->nvml, &used_before, &cuda->free_bytes);
     size_t before = 0, after = 0, card_bytes;
@@ -259,6 +280,10 @@ static enum shoal_status open_measured(struct cuda_device *cuda, struct shoal_er
         cuda->overhead_bytes = used_after - used_before;
     else
         cuda->overhead_bytes = CONTEXT_BYTES + (before > after ? before - after : 0);
+    resident_after = memory_resident();
+    cuda->overhead_bytes = steady(&most_overhead[ordinal], cuda->overhead_bytes + LATER_BYTES);
+    cuda->host_bytes = steady(&most_host[ordinal],
+        resident_after > resident_before ? resident_after - resident_before : 0);
     if (!known) cuda->free_bytes = before + CONTEXT_BYTES;
     if (cuda->free_bytes > cuda->card_bytes) cuda->free_bytes = cuda->card_bytes;
     return SHOAL_OK;
@@ -277,7 +302,7 @@ enum shoal_status cuda_create_with(struct device **device, const struct cuda_dri
     cuda->driver = &cuda->calls;
     cuda->base.ops = &cuda_device_ops;
     TRY_OR_FAIL(find_card(cuda, ordinal, error));
-    TRY_OR_FAIL(open_measured(cuda, error));
+    TRY_OR_FAIL(open_measured(cuda, ordinal, error));
     *device = &cuda->base;
     return SHOAL_OK;
 fail:
@@ -304,6 +329,7 @@ struct cuda_info cuda_info(const struct device *device)
         .card_bytes = cuda->card_bytes,
         .free_bytes = cuda->free_bytes,
         .overhead_bytes = cuda->overhead_bytes,
+        .host_bytes = cuda->host_bytes,
         .multiplies = cuda_blas_name(cuda->blas),
     };
 }

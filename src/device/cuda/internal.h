@@ -37,6 +37,7 @@ struct cuda_device {
     int32_t shared_bytes;   /* most that a block may have, when asked for */
     uint64_t card_bytes;
     uint64_t free_bytes;     /* before anything was taken */
+    uint64_t host_bytes;     /* that the driver and libraries took of the process's memory */
     uint64_t overhead_bytes; /* that context, modules, libraries and workspace take on the card */
     /* Of the overhead: room for operations that need more than registers. Operations of the
      * compute stream use it one after another. */

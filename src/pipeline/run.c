@@ -7,6 +7,7 @@
 #include "device/cuda/cuda.h"
 #include "media/pixels.h"
 #include "models/vae/klvae.h"
+#include "pipeline/steps.h"
 #include "stream/streamer.h"
 
 #include <stdio.h>
@@ -21,7 +22,8 @@ struct real_stage {
     const struct checkpoint_tensor *outgrown; /* by which a phase has failed; NULL */
     struct shoal_report report;
     struct shoal_progress progress;
-    uint64_t begun_ns, unit_ns; /* when the phase and its last step began */
+    struct steps steps;         /* of their phase, while it runs */
+    uint64_t begun_ns, unit_ns; /* when the phase and its last unit began, as the host sees it */
     uint64_t unit_bytes;        /* copied by then */
 };
 
@@ -100,10 +102,35 @@ static enum shoal_status real_begin(
     enum shoal_status status = streamer_create(&r->streamer, &setup, error);
     mem_free(places);
     if (status) return status;
+    if (phase == SHOAL_PHASE_STEPS)
+        TRY(steps_open(&r->steps, stage->exec.device, stage->steps, error));
     r->unit_ns = clock_ns();
     r->unit_bytes = 0;
     report_progress(r);
     return SHOAL_OK;
+}
+
+static double seconds_between(uint64_t begin_ns, uint64_t end_ns)
+{
+    return (double)(end_ns - begin_ns) * 1e-9;
+}
+
+/* The first step brings in what stays; the others say what a step costs. */
+static void report_steps(struct real_stage *r)
+{
+    struct shoal_report *report = &r->report;
+    uint64_t begin_ns, end_ns;
+
+    for (int32_t i = 0; steps_span(&r->steps, i, &begin_ns, &end_ns); i++) {
+        double seconds = seconds_between(begin_ns, end_ns);
+        char name[TRACE_NAME_BYTES];
+
+        snprintf(name, sizeof name, "step %d", (int)i + 1);
+        trace_add(r->trace, TRACE_PHASE, name, begin_ns, end_ns, report->step_bytes);
+        if (i == 0) report->first_step_seconds = seconds;
+        if (i <= 1 || seconds < report->step_seconds) report->step_seconds = seconds;
+    }
+    steps_close(&r->steps);
 }
 
 /* Means, because copies and reads run ahead into the next step. */
@@ -139,7 +166,8 @@ static enum shoal_status real_end(
     if (phase == SHOAL_PHASE_STEPS && !status) report_step_bytes(r, &stats);
     r->outgrown = streamer_outgrown(r->streamer);
     streamer_describe(r->streamer, r->report.reader, sizeof r->report.reader);
-    streamer_destroy(&r->streamer);
+    streamer_destroy(&r->streamer); /* waits for the compute stream too */
+    if (phase == SHOAL_PHASE_STEPS) report_steps(r);
     arena_clear_bottom(&r->arena);
     now = clock_ns();
     r->report.phase_seconds[phase] = (double)(now - r->begun_ns) * 1e-9;
@@ -176,37 +204,35 @@ static enum shoal_status real_block_done(
     return SHOAL_OK;
 }
 
-/* The first step brings in what stays; the others say what a step costs. */
-static void report_step(struct real_stage *r, int32_t done)
-{
-    struct shoal_report *report = &r->report;
-
-    if (done == 1) report->first_step_seconds = r->progress.step_seconds;
-    if (done <= 2 || r->progress.step_seconds < report->step_seconds)
-        report->step_seconds = r->progress.step_seconds;
-}
-
+/* A unit of the phase's work, or several that shared a walk, has been given to the device. */
 static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
 {
     struct real_stage *r = (struct real_stage *)stage;
     uint64_t now = clock_ns(), copied = streamer_stats(r->streamer).copied_bytes;
+    uint64_t begin_ns = r->unit_ns, end_ns = now;
     const char *unit = unit_name(r->progress.phase);
     int32_t first = r->progress.step + 1;
     char name[TRACE_NAME_BYTES];
 
-    if (first < done) /* what shares a walk is done at once */
-        snprintf(name, sizeof name, "%ss %d-%d", unit, first, done);
-    else
-        snprintf(name, sizeof name, "%s %d", unit, done);
-    trace_add(r->trace, TRACE_PHASE, name, r->unit_ns, now, copied - r->unit_bytes);
     r->progress.step = done;
     r->progress.steps = of;
     r->progress.block = 0;
-    r->progress.step_seconds = (double)(now - r->unit_ns) * 1e-9;
     r->progress.step_bytes = copied - r->unit_bytes;
-    if (r->progress.phase == SHOAL_PHASE_STEPS) report_step(r, done);
     r->unit_ns = now;
     r->unit_bytes = copied;
+    if (r->progress.phase == SHOAL_PHASE_STEPS) {
+        steps_given(&r->steps, stage->exec.stream);
+        /* Of the last that the device has finished. */
+        for (int32_t i = done - 1; i >= 0; i--)
+            if (steps_span(&r->steps, i, &begin_ns, &end_ns)) break;
+    } else {
+        if (first < done)
+            snprintf(name, sizeof name, "%ss %d-%d", unit, first, done);
+        else
+            snprintf(name, sizeof name, "%s %d", unit, done);
+        trace_add(r->trace, TRACE_PHASE, name, begin_ns, end_ns, r->progress.step_bytes);
+    }
+    r->progress.step_seconds = seconds_between(begin_ns, end_ns);
     report_progress(r);
 }
 
@@ -296,6 +322,7 @@ static enum shoal_status run_on(struct real_stage *r, struct device *device,
     if (r->plan->target.device) r->report.driver_vram_bytes = cuda_process_bytes(device);
 fail:
     streamer_destroy(&r->streamer);
+    steps_close(&r->steps);
     if (compute) device->ops->stream_destroy(&compute);
     arena_close(&r->arena);
     mem_free(output.output.image);

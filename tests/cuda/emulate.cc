@@ -31,7 +31,7 @@ extern "C" unsigned char __stop_shoal_shared[] __attribute__((weak));
 namespace
 {
 
-enum state { READY, AT_BARRIER, IN_EXCHANGE, EXITED };
+enum state : unsigned char { READY, AT_BARRIER, IN_EXCHANGE, EXITED };
 
 struct later {
     unsigned char *to;
@@ -40,14 +40,15 @@ struct later {
 };
 
 struct fibre {
-    enum state state;
-    const char *what; /* it waits in */
-    unsigned char *stack;
     void *stack_pointer; /* where it was left */
-    ucontext_t context;  /* the same, where there is no switch of our own */
+    const char *what;    /* it waits in */
+    unsigned char *stack;
     void *fake_stack;    /* ASan's */
     uint32_t copy_group; /* the one that its next copies belong to */
     std::vector<struct later> copies;
+#if !defined(__x86_64__)
+    ucontext_t context; /* where it was left, then */
+#endif
 };
 
 struct warp {
@@ -58,11 +59,13 @@ struct warp {
 };
 
 struct machine {
+    enum state states[MAX_THREADS]; /* of the threads, close together: they are looked at most */
     struct fibre threads[MAX_THREADS], host;
     struct warp warps[MAX_THREADS / WARP];
     uint32_t count, current; /* threads of the block, the one that runs */
     uint32_t at_barrier, exited;
     bool backwards;
+    bool gave_up;     /* in the launch before */
     const char *name; /* of the kernel */
     emulate_kernel *kernel;
     const void *args;
@@ -151,9 +154,12 @@ void arrive(struct fibre *entered, bool from_host)
     m.host_stack_bytes = bytes;
 }
 
+/* Of what was left on it: by threads that returned little, by those that were given up all. */
 void clean_stack(struct fibre *f)
 {
-    __asan_unpoison_memory_region(f->stack, STACK_BYTES);
+    size_t bytes = m.gave_up ? STACK_BYTES : PAGE_BYTES;
+
+    __asan_unpoison_memory_region(f->stack + STACK_BYTES - bytes, bytes);
     f->fake_stack = NULL;
 }
 #else
@@ -186,7 +192,7 @@ void enter(uint32_t thread)
     if (thread == m.current) return;
     m.current = thread;
     emulate_block.thread.x = thread;
-    switch_to(left, &m.threads[thread], left->state == EXITED);
+    switch_to(left, &m.threads[thread], m.states[left - m.threads] == EXITED);
 }
 
 /* ---- turns ---- */
@@ -213,7 +219,7 @@ void enter(uint32_t thread)
     for (uint32_t i = 0; i < m.count; i++) {
         const struct fibre *f = &m.threads[i];
 
-        if (f->state == EXITED) continue;
+        if (m.states[i] == EXITED) continue;
         if (!what) {
             what = f->what;
             thread = i;
@@ -232,14 +238,13 @@ void enter(uint32_t thread)
 /* Somebody else's turn, until this thread is ready again. */
 void wait(enum state state, const char *what)
 {
-    struct fibre *f = self();
     uint32_t mine = m.current, next = mine;
 
-    f->state = state;
-    f->what = what;
+    m.states[mine] = state;
+    self()->what = what;
     do {
         next = m.backwards ? (next ? next : m.count) - 1 : (next + 1 == m.count ? 0 : next + 1);
-        if (m.threads[next].state == READY) {
+        if (m.states[next] == READY) {
             enter(next);
             return; /* whoever comes back here does so because it is ready */
         }
@@ -250,7 +255,7 @@ void wait(enum state state, const char *what)
 void release(uint32_t first, uint32_t count, enum state waiting)
 {
     for (uint32_t i = first; i < first + count; i++)
-        if (m.threads[i].state == waiting) m.threads[i].state = READY;
+        if (m.states[i] == waiting) m.states[i] = READY;
 }
 
 void run_thread()
@@ -258,7 +263,7 @@ void run_thread()
     arrive(self(), entered_from_host);
     m.kernel(m.args);
     m.exited++;
-    self()->state = EXITED;
+    m.states[m.current] = EXITED;
     if (m.exited == m.count) switch_to(self(), &m.host, true);
     wait(EXITED, "nothing");
     abort();
@@ -266,20 +271,26 @@ void run_thread()
 
 /* ---- blocks ---- */
 
+void allocate_stacks()
+{
+    for (uint32_t i = 0; i < m.count; i++) {
+        if (m.threads[i].stack) continue;
+
+        void *map = mmap(NULL, PAGE_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        if (map == MAP_FAILED || mprotect(map, PAGE_BYTES, PROT_NONE)) abort();
+        m.threads[i].stack = (unsigned char *)map + PAGE_BYTES;
+    }
+}
+
 void start_threads()
 {
     for (uint32_t i = 0; i < m.count; i++) {
         struct fibre *f = &m.threads[i];
 
-        if (!f->stack) {
-            void *map = mmap(NULL, PAGE_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-            if (map == MAP_FAILED || mprotect(map, PAGE_BYTES, PROT_NONE)) abort();
-            f->stack = (unsigned char *)map + PAGE_BYTES;
-        }
         clean_stack(f);
-        f->state = READY;
+        m.states[i] = READY;
         f->copy_group = 0;
         f->copies.clear();
         prepare(f, run_thread);
@@ -298,10 +309,10 @@ void start_threads()
  * between the variables do not mind. */
 __attribute__((no_sanitize("address"))) void spoil_shared()
 {
-    volatile unsigned char *end = __stop_shoal_shared;
+    volatile uint64_t *end = (volatile uint64_t *)__stop_shoal_shared;
 
-    for (volatile unsigned char *p = __start_shoal_shared; p < end; p++)
-        *p = 0xff;
+    for (volatile uint64_t *p = (volatile uint64_t *)__start_shoal_shared; p + 1 <= end; p++)
+        *p = ~(uint64_t)0;
     memset(emulate_block.shared, 0xff, m.shared_bytes);
 }
 
@@ -316,6 +327,7 @@ void run_block(uint64_t index)
     m.current = m.backwards ? m.count - 1 : 0;
     emulate_block.thread = {m.current, 0, 0};
     switch_to(&m.host, self(), false);
+    m.gave_up = false;
 }
 
 } // namespace
@@ -336,6 +348,7 @@ const char *emulate_launch(const char *name, emulate_kernel *kernel, const void 
     m.args = args;
     m.count = threads.x;
     m.shared_bytes = shared_bytes;
+    m.gave_up = m.error[0] != 0;
     m.error[0] = 0;
     if (!blocks || grid.x > 0x7fffffff || grid.y > 0xffff || grid.z > 0xffff || !threads.x ||
         threads.x > MAX_THREADS || threads.y != 1 || threads.z != 1) {
@@ -348,6 +361,7 @@ const char *emulate_launch(const char *name, emulate_kernel *kernel, const void 
     emulate_block.grid = grid;
     emulate_block.threads = threads;
     emulate_block.shared = (unsigned char *)shared;
+    allocate_stacks();
     for (uint64_t i = 0; i < blocks && !m.error[0]; i++)
         run_block(m.backwards ? blocks - 1 - i : i);
     free(shared);
@@ -367,30 +381,34 @@ void emulate_sync_threads(void)
     }
 }
 
-const struct emulate_given *emulate_exchange(const char *what, const void *given, size_t bytes)
+struct emulate_given *emulate_table(const char *what)
 {
-    uint32_t first = m.current / WARP * WARP;
     struct warp *w = &m.warps[m.current / WARP];
-    struct emulate_given *all = w->given[w->turn % 2];
 
     if (w->lanes < WARP) give_up("%s in a warp of %u threads", what, w->lanes);
-    if (w->arrived && strcmp(w->what, what) != 0)
+    if (w->arrived && w->what != what && strcmp(w->what, what) != 0)
         give_up("is in %s, but others of its warp in %s", what, w->what);
-    if (bytes) memcpy(all[m.current - first].bytes, given, bytes);
     w->what = what;
+    return w->given[w->turn % 2];
+}
+
+void emulate_meet(void)
+{
+    struct warp *w = &m.warps[m.current / WARP];
+
     if (++w->arrived == WARP) {
         w->arrived = 0;
         w->turn++;
-        release(first, WARP, IN_EXCHANGE);
+        release(m.current / WARP * WARP, WARP, IN_EXCHANGE);
     } else {
-        wait(IN_EXCHANGE, what);
+        wait(IN_EXCHANGE, w->what);
     }
-    return all;
 }
 
 void emulate_sync_warp(void)
 {
-    emulate_exchange("sync_warp", NULL, 0);
+    emulate_table("sync_warp");
+    emulate_meet();
 }
 
 /* ---- addresses ---- */

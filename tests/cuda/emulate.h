@@ -139,12 +139,21 @@ DEVICE void sync_warp()
     emulate_sync_warp();
 }
 
+/* Gives a value to the warp; what all lanes gave. */
+template <typename T> DEVICE const struct emulate_given *emulate_exchange(const char *what, T value)
+{
+    struct emulate_given *given = emulate_table(what);
+
+    static_assert(sizeof value <= sizeof *given, "too big to give");
+    memcpy(given[threadIdx.x % WARP].bytes, &value, sizeof value);
+    emulate_meet();
+    return given;
+}
+
 /* What lane `from` of the warp gave. */
 template <typename T> DEVICE T emulate_shuffle(const char *what, T value, int from)
 {
-    static_assert(sizeof(T) <= sizeof(struct emulate_given), "too big to shuffle");
-    memcpy(&value, emulate_exchange(what, &value, sizeof value)[from & (WARP - 1)].bytes,
-        sizeof value);
+    memcpy(&value, emulate_exchange(what, value)[from & (WARP - 1)].bytes, sizeof value);
     return value;
 }
 
@@ -171,8 +180,7 @@ template <typename T> DEVICE T shuffle_up(T value, int by)
 
 DEVICE uint32_t warp_ballot(bool predicate)
 {
-    const struct emulate_given *given =
-        emulate_exchange("warp_ballot", &predicate, sizeof predicate);
+    const struct emulate_given *given = emulate_exchange("warp_ballot", predicate);
     uint32_t votes = 0;
 
     for (int lane = 0; lane < WARP; lane++)
@@ -289,10 +297,27 @@ DEVICE uint32_t floats_as_f16(float low, float high)
 
 /* ---- matrix instructions: fragments as PTX lays them out (mma.m16n8k16) ---- */
 
-/* What a lane holds of a[16, 16] and b[8, 16], widened. */
+typedef float emulate_four __attribute__((vector_size(16)));
+
+/* a[16, 16] and b[8, 16], widened: what the lanes of a warp give. */
 struct emulate_fragments {
-    float a[4][2], b[2][2];
+    float a[16][16], b[8][16];
 };
+static_assert(sizeof(struct emulate_fragments) <= WARP * sizeof(struct emulate_given), "");
+
+DEVICE void emulate_widen(float to[2], uint32_t pair, float widen(uint16_t))
+{
+    to[0] = widen((uint16_t)pair);
+    to[1] = widen((uint16_t)(pair >> 16));
+}
+
+DEVICE float emulate_dot(const float a[16], const float b[16])
+{
+    const emulate_four *x = (const emulate_four *)a, *y = (const emulate_four *)b;
+    emulate_four sums = x[0] * y[0] + x[1] * y[1] + (x[2] * y[2] + x[3] * y[3]);
+
+    return sums[0] + sums[1] + (sums[2] + sums[3]);
+}
 
 /*
  * Lane 4 g + t holds a[g][2 t], a[g + 8][2 t], a[g][2 t + 8], a[g + 8][2 t + 8], each with its
@@ -301,31 +326,16 @@ struct emulate_fragments {
 DEVICE void emulate_mma(
     const char *what, float d[4], const uint32_t a[4], const uint32_t b[2], float widen(uint16_t))
 {
-    struct emulate_fragments mine;
-    const struct emulate_given *given;
+    struct emulate_fragments *f = (struct emulate_fragments *)emulate_table(what);
     int row = emulate_lane() / 4, col = emulate_lane() % 4 * 2;
-    double sums[4] = {d[0], d[1], d[2], d[3]};
 
     for (int i = 0; i < 4; i++)
-        for (int half = 0; half < 2; half++)
-            mine.a[i][half] = widen((uint16_t)(a[i] >> 16 * half));
+        emulate_widen(&f->a[row + i % 2 * 8][col + i / 2 * 8], a[i], widen);
     for (int i = 0; i < 2; i++)
-        for (int half = 0; half < 2; half++)
-            mine.b[i][half] = widen((uint16_t)(b[i] >> 16 * half));
-    given = emulate_exchange(what, &mine, sizeof mine);
-    for (int t = 0; t < 4; t++) {
-        struct emulate_fragments left, right[2];
-
-        memcpy(&left, given[4 * row + t].bytes, sizeof left);
-        memcpy(&right[0], given[4 * col + t].bytes, sizeof right[0]);
-        memcpy(&right[1], given[4 * (col + 1) + t].bytes, sizeof right[1]);
-        for (int i = 0; i < 4; i++)
-            for (int k = 0; k < 4; k++)
-                sums[i] +=
-                    (double)left.a[i / 2 + k / 2 * 2][k % 2] * (double)right[i % 2].b[k / 2][k % 2];
-    }
+        emulate_widen(&f->b[row][col + i * 8], b[i], widen);
+    emulate_meet();
     for (int i = 0; i < 4; i++)
-        d[i] = (float)sums[i];
+        d[i] += emulate_dot(f->a[row + i / 2 * 8], f->b[col + i % 2]);
 }
 
 DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
@@ -359,7 +369,7 @@ DEVICE const struct emulate_given *emulate_rows(const char *what, const void *sh
 
     emulate_check_shared(what, shared_row, sizeof row);
     row = *(const uint4 *)shared_row;
-    return emulate_exchange(what, &row, sizeof row);
+    return emulate_exchange(what, row);
 }
 
 /* Lane l gets of each matrix row l / 4, columns 2 (l % 4) and the next. */

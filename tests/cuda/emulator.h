@@ -44,7 +44,7 @@ struct emulate_block {
 };
 extern struct emulate_block emulate_block;
 
-/* What a lane gives to its warp in one exchange. */
+/* Room for what a lane gives to its warp. */
 struct emulate_given {
 #ifdef __cplusplus
     alignas(16)
@@ -57,8 +57,12 @@ struct emulate_given {
 void emulate_sync_threads(void);
 void emulate_sync_warp(void);
 
-/* Waits for all lanes of the warp; what each gave, valid until the lane's next exchange. */
-const struct emulate_given *emulate_exchange(const char *what, const void *given, size_t bytes);
+/*
+ * What the lanes of a warp give in one exchange, which they all name alike: each fills its part,
+ * meets the others, and reads. Valid until the lane's next exchange.
+ */
+struct emulate_given *emulate_table(const char *what);
+void emulate_meet(void);
 
 void emulate_check_aligned(const char *what, const void *at, size_t bytes);
 void emulate_check_shared(const char *what, const void *at, size_t bytes);

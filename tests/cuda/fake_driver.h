@@ -27,17 +27,12 @@ struct fake_driver_options {
     uint64_t card_bytes; /* 0: 8 GiB */
     uint64_t context_bytes;
     const char *name; /* NULL: "Emulated" */
-    /* The call of that number fails, counted from 1 over all functions or over those of one name;
-     * 0: none. As out of memory where a call takes some, or else as an unknown error. */
-    int64_t failing_call;
-    const char *failing_name; /* "memory_alloc"; NULL: all */
 };
 
 /* Fills `driver`. What an earlier one had is forgotten. */
 void fake_driver_open(struct cuda_driver *driver, const struct fake_driver_options *options);
 
 struct fake_driver_counts {
-    int64_t calls;    /* of all functions, or of failing_name */
     int64_t launches; /* of kernels, done */
     int64_t things;   /* contexts, modules, streams, events, memory, registrations: open now */
     uint64_t memory_bytes, most_memory_bytes;

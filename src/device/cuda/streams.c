@@ -151,7 +151,7 @@ void cuda_event_synchronize(struct event *event)
 {
     CUresult result;
 
-    if (!cuda_enter(event->cuda)) return;
+    (void)cuda_enter(event->cuda);
     result = event->cuda->driver->event_synchronize(event->handle);
     if (result) cuda_fail(event->cuda, result, "work before an event");
 }
@@ -160,11 +160,11 @@ bool cuda_event_happened(struct event *event)
 {
     CUresult result;
 
-    if (!cuda_enter(event->cuda)) return true; /* nobody should wait for it */
+    (void)cuda_enter(event->cuda);
     result = event->cuda->driver->event_query(event->handle);
     if (result && result != CUDA_ERROR_NOT_READY)
         cuda_fail(event->cuda, result, "work before an event");
-    return result != CUDA_ERROR_NOT_READY;
+    return result != CUDA_ERROR_NOT_READY; /* with a dead context nobody should wait */
 }
 
 /* ---- times ---- */

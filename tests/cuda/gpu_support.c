@@ -512,7 +512,7 @@ static bool open_device(bool real, int sm)
     struct cuda_driver driver;
     struct shoal_error error = {0};
 
-    fake_driver_open(&driver, &options);
+    if (!real) fake_driver_open(&driver, &options);
     if (real ? cuda_create(&device, 0, &error) : cuda_create_with(&device, &driver, 0, &error)) {
         printf("%s: %s\n", real ? "skipped" : "failed", error.text);
         return false;

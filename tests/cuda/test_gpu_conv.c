@@ -66,8 +66,8 @@ static void test_features(void **state)
 
         c.in = 1 + test_random(&random) % 40;
         c.out = 1 + test_random(&random) % 40;
-        c.height = (int32_t)(1 + test_random(&random) % 9) * c.upsample;
-        c.width = (int32_t)(1 + test_random(&random) % 11) * c.upsample;
+        c.height = (int64_t)(1 + test_random(&random) % 9) * c.upsample;
+        c.width = (int64_t)(1 + test_random(&random) % 11) * c.upsample;
         c.x = gpu_activations[test_random(&random) % 3];
         c.y = gpu_activations[test_random(&random) % 3];
         c.w = gpu_activations[test_random(&random) % 3];

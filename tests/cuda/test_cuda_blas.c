@@ -1,0 +1,173 @@
+/*
+ * Products by cuBLASLt, with a fake one: what it is told of operands, what it is spared, and what
+ * the environment says of it. How the real one does is in test_gpu_linear, on a card.
+ */
+#include "cuda/gpu_support.h"
+
+#include "cuda/fake_cublaslt.h"
+#include "cuda/fake_driver.h"
+#include "device/cuda/blas.h"
+#include "device/cuda/internal.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct fake_cublaslt *library;
+
+static void environment(const char *multiply, const char *file)
+{
+    setenv("SHOAL_CUDA_MULTIPLY", multiply, 1);
+    setenv("SHOAL_CUBLASLT", file, 1);
+}
+
+static void assert_says(const struct shoal_error *error, const char *words)
+{
+    if (!strstr(error->text, words)) fail_msg("\"%s\" does not say \"%s\"", error->text, words);
+}
+
+/* ---- products ---- */
+
+/* How many products the library made of it; each check runs four times. */
+static int64_t check(int64_t m, int64_t n, int64_t k, enum dtype y_type, enum dtype x_type,
+    enum dtype w_type, enum dtype bias_type)
+{
+    struct operand *x = gpu_input(x_type, m, k), *w = gpu_weight(w_type, n, k);
+    struct operand *bias = bias_type == DTYPE_COUNT ? NULL : gpu_weight(bias_type, 1, n);
+    struct operand *y = gpu_output(y_type, m, n);
+    int64_t before = library->products;
+    bool same = x_type == DTYPE_BF16 && w_type == DTYPE_BF16;
+
+    GPU_CHECK(same ? 1e-5 : 1e-2, linear, on(y), on(x), on(w), on(bias));
+    if (library->violation) fail_msg("%s", library->violation);
+    return library->products - before;
+}
+
+static void test_products(void **state)
+{
+    const enum dtype none = DTYPE_COUNT;
+
+    (void)state;
+    /* Of the four placements two have y aligned, three with a bias: that is enough. */
+    assert_int_equal(check(20, 48, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, none), 2);
+    assert_int_equal(check(9, 16, 24, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, none), 2);
+    assert_int_equal(check(33, 64, 37, DTYPE_F32, DTYPE_F32, DTYPE_F16, none), 2);
+    assert_int_equal(check(10, 32, 256, DTYPE_BF16, DTYPE_BF16, DTYPE_Q4_K, none), 2);
+    /* Biases of y's type, and those that it holds; others would be rounded. */
+    assert_int_equal(check(20, 64, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16), 3);
+    assert_int_equal(check(20, 64, 40, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_F32), 3);
+    assert_int_equal(check(20, 64, 40, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16), 3);
+    assert_int_equal(check(20, 64, 40, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_Q8_0), 3);
+    assert_int_equal(check(20, 64, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_F32), 0);
+    assert_int_equal(check(20, 64, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_F16), 0);
+    /* Few rows are not its. */
+    assert_int_equal(check(FEW_ROWS, 64, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, none), 0);
+    /* Where it has nothing, our own kernels multiply. */
+    assert_int_equal(
+        check(20, FAKE_N_WITHOUT_ALGORITHM, 40, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, none), 0);
+    assert_int_equal(
+        check(20, FAKE_N_NOT_SUPPORTED, 40, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, none), 0);
+}
+
+/* A shape is asked for once, however its operands lie; more shapes than are kept take turns. */
+static void test_suggestions(void **state)
+{
+    int64_t before = library->suggestions;
+
+    (void)state;
+    check(21, 32, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_COUNT);
+    check(21, 32, 40, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_COUNT);
+    assert_int_equal(library->suggestions - before, 1);
+    for (int64_t m = 30; m < 110; m++)
+        assert_int_equal(check(m, 16, 8, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_COUNT), 2);
+    check(21, 32, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_COUNT);
+    assert_int_equal(library->suggestions - before, 82);
+}
+
+/* ---- opening and failing ---- */
+
+static enum shoal_status open_device(struct device **device, struct shoal_error *error)
+{
+    struct cuda_driver driver;
+
+    fake_driver_open(&driver, &(struct fake_driver_options){.pace = PACE_LATE});
+    return cuda_create_with(device, &driver, 0, error);
+}
+
+static void assert_clean(void)
+{
+    assert_int_equal(library->things, 0);
+    assert_int_equal(fake_driver_counts().things, 0);
+    assert_null(fake_driver_counts().violation);
+}
+
+static void test_environment(void **state)
+{
+    struct shoal_error error = {0};
+    struct device *device;
+
+    (void)state;
+    environment("own", FAKE_CUBLASLT);
+    assert_ok(open_device(&device, &error));
+    assert_string_equal(cuda_info(device).multiplies, "own kernels");
+    device_destroy(&device);
+    environment("", FAKE_CUBLASLT);
+    assert_ok(open_device(&device, &error));
+    assert_string_equal(cuda_info(device).multiplies, "cuBLASLt 13.2");
+    device_destroy(&device);
+    environment("quickly", FAKE_CUBLASLT);
+    assert_int_equal(open_device(&device, &error), SHOAL_E_INVALID);
+    assert_says(&error, "\"quickly\"; it may be \"own\" or \"cublaslt\"");
+    environment("cublaslt", "/nowhere/libcublasLt.so");
+    assert_int_equal(open_device(&device, &error), SHOAL_E_DEVICE);
+    assert_says(&error, "/nowhere/libcublasLt.so, which the environment's SHOAL_CUBLASLT names");
+    assert_clean();
+}
+
+static void test_failure(void **state)
+{
+    static _Alignas(16) uint16_t operands[4096];
+    struct shoal_error error = {0};
+    struct device *device;
+    struct stream *stream;
+    device_addr at = (device_addr)(uintptr_t)operands;
+
+    (void)state;
+    environment("cublaslt", FAKE_CUBLASLT);
+    assert_ok(open_device(&device, &error));
+    assert_ok(device->ops->stream_create(device, false, &stream, &error));
+    device->ops->compute->linear(stream, matrix_at(at, DTYPE_BF16, 9, FAKE_N_FAILING),
+        matrix_at(at, DTYPE_BF16, 9, 8), matrix_at(at, DTYPE_BF16, FAKE_N_FAILING, 8), MATRIX_NONE);
+    assert_int_equal(device->ops->stream_synchronize(stream, &error), SHOAL_E_DEVICE);
+    assert_says(&error, "cuBLASLt 13.2, status 13");
+    device->ops->stream_destroy(&stream);
+    device_destroy(&device);
+    assert_clean();
+}
+
+static const struct CMUnitTest products[] = {
+    cmocka_unit_test(test_products),
+    cmocka_unit_test(test_suggestions),
+};
+static const struct CMUnitTest opening[] = {
+    cmocka_unit_test(test_environment),
+    cmocka_unit_test(test_failure),
+};
+
+int main(int argc, char **argv)
+{
+    void *handle = dlopen(FAKE_CUBLASLT, RTLD_NOW);
+    int failed;
+
+    library = handle ? dlsym(handle, "fake_cublaslt") : NULL;
+    if (!library) {
+        printf("no %s\n", FAKE_CUBLASLT);
+        return 1;
+    }
+    library->give = fake_stream_give;
+    environment("cublaslt", FAKE_CUBLASLT);
+    if (gpu_open(argc, argv)) return 1;
+    failed = cmocka_run_group_tests(products, NULL, NULL);
+    gpu_close();
+    return failed + cmocka_run_group_tests(opening, NULL, NULL);
+}

@@ -17,6 +17,8 @@
 #define GROUP 8  /* channels */
 #define GROUPS 4 /* of a chunk */
 #define LINE_BYTES (CONV_CHANNELS * 2)
+#define STORED 4      /* output channels that a warp stores at a time */
+#define SUMS_PITCH 72 /* floats from a channel's sums of 64 pixels to the next: other banks */
 
 /* Where a group lies in the piece or the stage. */
 DEVICE int place(int line, int group)
@@ -69,6 +71,9 @@ template <int kernel_, int out_warps_, int row_warps_, int warp_outs_, int produ
     static constexpr int portions_a_tap = (portions + taps - 1) / taps;
     static constexpr int early = portions_a_tap < 2 ? portions_a_tap : 2; /* read before products */
     static_assert(out_warps * row_warps * WARP == CONV_THREADS, "four warps, one for each group");
+    static_assert(
+        CONV_THREADS * SUMS_PITCH * sizeof(float) <= CONV_SHARED_BYTES(outs, rows, kernel),
+        "the sums have room where the pieces and the ring were");
 };
 
 /* Which group of channels of which piece is read, and where it goes. */
@@ -259,40 +264,71 @@ DEVICE void store_two(const struct conv_work &work, int64_t at, bool second, flo
     }
 }
 
+/* Where a lane stores its two pixels of the warp's 64. */
+struct destination {
+    int64_t at;         /* of channel 0 */
+    bool first, second; /* whether they are the picture's */
+};
+
+/* Some output channels from `out` on: sums + bias (+ what is there). All are read first, so that
+ * reads wait together. */
+DEVICE void store_outs(
+    const struct conv_work &work, const struct destination &to, int64_t out, const float *sums)
+{
+    float2 old[STORED];
+
+#pragma unroll
+    for (int i = 0; i < STORED; i++) {
+        float bias = 0;
+
+        if (work.bias.at && out + i < work.y.rows)
+            bias = load_float(work.bias.at, out + i, work.bias.dtype);
+        old[i] = make_float2(0, 0);
+        if (work.accumulate && to.first && out + i < work.y.rows)
+            old[i] = load_two(work, (out + i) * work.y.stride + to.at, to.second);
+        old[i].x += bias;
+        old[i].y += bias;
+    }
+#pragma unroll
+    for (int i = 0; i < STORED; i++, sums += SUMS_PITCH) {
+        float2 two = *(const float2 *)sums;
+
+        if (to.first && out + i < work.y.rows)
+            store_two(work, (out + i) * work.y.stride + to.at, to.second,
+                make_float2(old[i].x + two.x, old[i].y + two.y));
+    }
+}
+
+/* Through shared memory, 32 output channels at a time, so that a warp stores 64 pixels of a channel
+ * at once. */
 template <class S>
-DEVICE void store_sums(
-    const struct conv_work &work, struct sums<S> &sums, int out_tile, int tile_row, int tile_col)
+DEVICE void store_sums(const struct conv_work &work, const struct sums<S> &sums, int out_tile,
+    int tile_row, int tile_col, float *shared)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int row = tile_row + warp % S::row_warps * 4, col = tile_col + lane % 4 * 2;
+    int row = tile_row + warp % S::row_warps * 4 + lane / 8, col = tile_col + lane % 8 * 2;
+    bool inside = row < work.height && col < work.width;
+    const struct destination to = {
+        (int64_t)row * work.width + col, inside, inside && col + 1 < work.width};
+    int64_t out = out_tile * S::outs + warp / S::row_warps * S::warp_outs;
 
+    shared += warp * 32 * SUMS_PITCH;
 #pragma unroll
-    for (int line = 0; line < S::warp_outs / 8; line++) {
-        int64_t out = out_tile * S::outs + warp / S::row_warps * S::warp_outs + line * 8 + lane / 4;
-        float bias, (*of)[4] = sums.of[line / 2];
-        float2 old[8];
-
-        if (out >= work.y.rows) continue;
-        bias = work.bias.at ? load_float(work.bias.at, out, work.bias.dtype) : 0;
+    for (int first = 0; first < S::warp_outs; first += 32, out += 32) {
+        sync_warp(); /* the lanes have read what was there */
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            int r = row + n / 2, c = col + n % 2 * 8;
-
-            old[n] = make_float2(0, 0);
-            if (work.accumulate && r < work.height && c < work.width)
-                old[n] = load_two(
-                    work, out * work.y.stride + (int64_t)r * work.width + c, c + 1 < work.width);
-        }
+        for (int line = 0; line < 4; line++)
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            int r = row + n / 2, c = col + n % 2 * 8;
+            for (int n = 0; n < 8; n++) {
+                const float *of = sums.of[first / 16 + line / 2][n] + line % 2 * 2;
 
-            old[n].x += of[n][line % 2 * 2] + bias;
-            old[n].y += of[n][line % 2 * 2 + 1] + bias;
-            if (r < work.height && c < work.width)
-                store_two(work, out * work.y.stride + (int64_t)r * work.width + c,
-                    c + 1 < work.width, old[n]);
-        }
+                *(float2 *)(shared + (8 * line + lane / 4) * SUMS_PITCH + 8 * n + lane % 4 * 2) =
+                    make_float2(of[0], of[1]);
+            }
+        sync_warp();
+#pragma unroll 1
+        for (int i = 0; i < 32; i += STORED)
+            store_outs(work, to, out + i, shared + i * SUMS_PITCH + 2 * lane);
     }
 }
 
@@ -345,7 +381,8 @@ template <class S> DEVICE void convolve(const struct conv_work &work, uint8_t *s
             chunk++;
         }
     }
-    store_sums<S>(work, sums, out_tile, row, col);
+    sync_threads(); /* pieces and ring are done with */
+    store_sums<S>(work, sums, out_tile, row, col, (float *)shared);
 }
 
 #define TILE_KERNEL(name, kernel, out_warps, row_warps, warp_outs, product)                        \

@@ -144,11 +144,6 @@ struct operand *gpu_input(enum dtype dtype, int64_t rows, int64_t cols)
     return operand_new(INPUT, dtype, rows, cols);
 }
 
-struct operand *gpu_weight(enum dtype dtype, int64_t rows, int64_t cols)
-{
-    return operand_new(INPUT, dtype, rows, cols);
-}
-
 struct operand *gpu_output(enum dtype dtype, int64_t rows, int64_t cols)
 {
     return operand_new(OUTPUT, dtype, rows, cols);

@@ -33,10 +33,9 @@ struct device *gpu_device(void);
 
 /* ---- operands: made before each check, which drops them ---- */
 
-/* Random values in (-1, 1), a few larger, a few tiny. F32, BF16 or F16. */
+/* Of any type that is computed with: random values in (-1, 1), a few larger, a few tiny; quantised
+ * ones are random blocks. */
 struct operand *gpu_input(enum dtype dtype, int64_t rows, int64_t cols);
-/* A weight, of any type that is computed with: quantised ones are random blocks. */
-struct operand *gpu_weight(enum dtype dtype, int64_t rows, int64_t cols);
 /* [rows, cols] that the operation writes; must not be read. */
 struct operand *gpu_output(enum dtype dtype, int64_t rows, int64_t cols);
 /* Both: random before. Given twice for an operation in place. */

@@ -32,8 +32,8 @@ static void assert_says(const struct shoal_error *error, const char *words)
 static int64_t check(int64_t m, int64_t n, int64_t k, enum dtype y_type, enum dtype x_type,
     enum dtype w_type, enum dtype bias_type)
 {
-    struct operand *x = gpu_input(x_type, m, k), *w = gpu_weight(w_type, n, k);
-    struct operand *bias = bias_type == DTYPE_COUNT ? NULL : gpu_weight(bias_type, 1, n);
+    struct operand *x = gpu_input(x_type, m, k), *w = gpu_input(w_type, n, k);
+    struct operand *bias = bias_type == DTYPE_COUNT ? NULL : gpu_input(bias_type, 1, n);
     struct operand *y = gpu_output(y_type, m, n);
     int64_t before = library->products;
     bool same = x_type == DTYPE_BF16 && w_type == DTYPE_BF16;

@@ -303,6 +303,39 @@ static void test_divergence(void **state)
     assert_no_error(LAUNCH(wrong, (wrong_args{6, out}), 2, 64, 0));
 }
 
+/* ---- a barrier that is missing ---- */
+
+struct neighbours_args {
+    int *seen;
+};
+
+KERNEL neighbours(struct neighbours_args args)
+{
+    __shared__ int numbers[32];
+
+    numbers[threadIdx.x] = (int)threadIdx.x;
+    args.seen[threadIdx.x] = numbers[(threadIdx.x + 1) % 32];
+}
+
+/* One order or the other shows it. */
+static void test_order(void **state)
+{
+    neighbours_args forwards, backwards;
+    int seen[2][32];
+
+    (void)state;
+    forwards.seen = seen[0];
+    backwards.seen = seen[1];
+    for (int order = 0; order < 2; order++) {
+        emulate_set_order(order);
+        assert_no_error(emulate_launch("neighbours", call<neighbours_args, neighbours>,
+            order ? &backwards : &forwards, one, {32, 1, 1}, 0));
+    }
+    assert_memory_not_equal(seen[0], seen[1], sizeof seen[0]);
+    assert_int_equal(seen[0][5], -1); /* as it was spoilt */
+    assert_int_equal(seen[1][5], 6);
+}
+
 /* ---- bounds: only ASan sees them ---- */
 
 struct stray_args {
@@ -360,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_multiply),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_order),
         cmocka_unit_test(test_bounds),
     };
 

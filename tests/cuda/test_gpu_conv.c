@@ -34,8 +34,8 @@ static void check_conv(const struct conv_case *c)
 {
     int64_t pixels = c->height * c->width, taps = c->kernel * c->kernel;
     struct operand *x = gpu_input(c->x, c->in, pixels / c->upsample / c->upsample);
-    struct operand *w = gpu_weight(c->w, c->out, c->in * taps);
-    struct operand *bias = c->bias ? gpu_weight(c->w, 1, c->out) : NULL;
+    struct operand *w = gpu_input(c->w, c->out, c->in * taps);
+    struct operand *bias = c->bias ? gpu_input(c->w, 1, c->out) : NULL;
     struct operand *affine = c->affine ? gpu_input(DTYPE_F32, 2, c->in) : NULL;
     struct operand *y =
         c->accumulate ? gpu_inout(c->y, c->out, pixels) : gpu_output(c->y, c->out, pixels);
@@ -114,8 +114,8 @@ static void test_few_channels(void **state)
 /* Sums over input channels in pieces, each with columns of the weights (klvae.c does this). */
 static void test_pieces(void **state)
 {
-    struct operand *x = gpu_input(activation(), 48, 5 * 6), *w = gpu_weight(DTYPE_F32, 20, 48 * 9);
-    struct operand *bias = gpu_weight(DTYPE_F32, 1, 20), *y = gpu_output(DTYPE_F32, 20, 5 * 6);
+    struct operand *x = gpu_input(activation(), 48, 5 * 6), *w = gpu_input(DTYPE_F32, 20, 48 * 9);
+    struct operand *bias = gpu_input(DTYPE_F32, 1, 20), *y = gpu_output(DTYPE_F32, 20, 5 * 6);
     struct conv conv = {.height = 5, .width = 6, .kernel = 3, .upsample = 1};
 
     (void)state;
@@ -133,7 +133,7 @@ static void test_padding(void **state)
 {
     const float scale_shift[2] = {1, 100}, ones[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     float picture[4 * 5] = {0};
-    struct operand *x = gpu_input(DTYPE_F32, 1, 4 * 5), *w = gpu_weight(DTYPE_F32, 1, 9);
+    struct operand *x = gpu_input(DTYPE_F32, 1, 4 * 5), *w = gpu_input(DTYPE_F32, 1, 9);
     struct operand *affine = gpu_input(DTYPE_F32, 2, 1), *y = gpu_output(DTYPE_F32, 1, 4 * 5);
     struct conv conv = {.height = 4, .width = 5, .kernel = 3, .upsample = 1};
 
@@ -167,8 +167,8 @@ static void time_conv(const struct conv_case *c)
     int64_t pixels = c->height * c->width, taps = c->kernel * c->kernel;
     int64_t inputs = pixels / c->upsample / c->upsample * c->in;
     struct operand *x = gpu_input(c->x, c->in, inputs / c->in);
-    struct operand *w = gpu_weight(c->w, c->out, c->in * taps);
-    struct operand *bias = gpu_weight(c->w, 1, c->out);
+    struct operand *w = gpu_input(c->w, c->out, c->in * taps);
+    struct operand *bias = gpu_input(c->w, 1, c->out);
     struct operand *affine = c->affine ? gpu_input(DTYPE_F32, 2, c->in) : NULL;
     struct operand *y =
         c->accumulate ? gpu_inout(c->y, c->out, pixels) : gpu_output(c->y, c->out, pixels);

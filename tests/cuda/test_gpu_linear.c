@@ -53,11 +53,11 @@ static void check(const int64_t shape[3], enum dtype y_type, enum dtype x_type, 
     enum dtype bias_type, double tolerance)
 {
     struct operand *x = gpu_input(x_type, shape[0], shape[2]);
-    struct operand *w = gpu_weight(w_type, shape[1], shape[2]);
+    struct operand *w = gpu_input(w_type, shape[1], shape[2]);
     struct operand *bias =
         shape[1] % dtype_block_elements(bias_type) || (w_type != DTYPE_F32 && shape[1] == 64)
             ? NULL
-            : gpu_weight(bias_type, 1, shape[1]);
+            : gpu_input(bias_type, 1, shape[1]);
     struct operand *y = gpu_output(y_type, shape[0], shape[1]);
 
     for (gpu_begin("linear", tolerance); gpu_next();)
@@ -95,7 +95,7 @@ static void test_f16(void **state)
     for (int i = 0; i < COUNT(shapes); i++)
         for (int t = 0; t < 2; t++) {
             struct operand *x = gpu_input(t ? DTYPE_F32 : DTYPE_F16, shapes[i][0], shapes[i][2]);
-            struct operand *w = gpu_weight(DTYPE_F16, shapes[i][1], shapes[i][2]);
+            struct operand *w = gpu_input(DTYPE_F16, shapes[i][1], shapes[i][2]);
             struct operand *y = gpu_output(t ? DTYPE_F16 : DTYPE_F32, shapes[i][0], shapes[i][1]);
 
             for (gpu_begin("linear", t ? 1e-3 : 1e-5); gpu_next();) {
@@ -159,12 +159,12 @@ static void test_quantised_exactly(void **state)
 
         for (int64_t first = 0; first < 256; first += FEW_ROWS) {
             x = picking(FEW_ROWS, 256, first);
-            w = gpu_weight(weights[t], 5, 256);
+            w = gpu_input(weights[t], 5, 256);
             y = gpu_output(DTYPE_F32, FEW_ROWS, 5);
             GPU_CHECK(0, linear, on(y), on(x), on(w), MATRIX_NONE);
         }
         x = picking(256, 256, 0);
-        w = gpu_weight(weights[t], 5, 256);
+        w = gpu_input(weights[t], 5, 256);
         y = gpu_output(DTYPE_BF16, 256, 5);
         GPU_CHECK(3e-4, linear, on(y), on(x), on(w), MATRIX_NONE);
     }
@@ -175,7 +175,7 @@ static void test_slices(void **state)
 {
     (void)state;
     for (int64_t first = 0; first < 10; first += 3) {
-        struct operand *x = gpu_input(DTYPE_BF16, 20, 60), *w = gpu_weight(DTYPE_BF16, 30, 40);
+        struct operand *x = gpu_input(DTYPE_BF16, 20, 60), *w = gpu_input(DTYPE_BF16, 30, 40);
         struct operand *y = gpu_inout(DTYPE_BF16, 20, 50);
 
         for (gpu_begin("linear", 1e-5); gpu_next();)
@@ -195,7 +195,7 @@ static void time_linear(
     static char what[2][96];
 
     for (int own = 0; own < 2; own++) {
-        struct operand *x = gpu_input(x_type, m, k), *w = gpu_weight(w_type, n, k);
+        struct operand *x = gpu_input(x_type, m, k), *w = gpu_input(w_type, n, k);
         struct operand *y = gpu_output(y_type, m, n);
 
         snprintf(what[own], sizeof what[own], "linear %lldx%lldx%lld %s %s -> %s%s", (long long)m,

@@ -190,7 +190,7 @@ static void bench_predict(const struct shoal_model *model, char **args, int n)
     printf("%20s %9s %8s %8s %9s %10s %9s %7s\n", "vram,ram", "resident", "copied", "read",
         "disk GB/s", "predicted", "measured", "off");
     for (int i = 4; i < n; i++) {
-        struct shoal_request request = request_for(model, width, height, 6);
+        struct shoal_request request = request_for(model, width, height, 5);
         double disk = model_rate(path), off, step;
         char *comma = strchr(args[i], ',');
         struct figures f;

@@ -303,6 +303,7 @@ struct shoal_report {
     double step_seconds;       /* the best of the others; of a single step, that one */
     char reader[64];           /* how files were read: "io_uring, direct" */
     uint64_t pinned_bytes;     /* of host memory, at most */
+    bool replanned; /* weights were not packed after all: another plan than this was run */
     char note[400]; /* what was done otherwise than planned, and why, in a sentence; "": nothing */
 };
 

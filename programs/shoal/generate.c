@@ -28,16 +28,16 @@ static void print_report(const struct job *job, const struct shoal_report *repor
         cli_seconds(report->step_seconds).text, cli_seconds(report->first_step_seconds).text,
         cli_size(report->step_bytes).text, cli_size(report->step_read_bytes).text);
     printf("files     %s read (%s)\n", cli_size(report->read_bytes).text, report->reader);
-    if (job->summary.packs && !report->note[0])
+    if (job->summary.packs && !report->replanned)
         printf("packed    %d of %d blocks, while they were read\n", job->summary.packed_blocks,
             job->summary.blocks);
     if (report->pinned_bytes)
         printf("pinned    %s of host memory\n", cli_size(report->pinned_bytes).text);
     printf("peak      %s of device memory, ", cli_size(report->peak_vram_bytes).text);
-    if (job->request.vram_bytes == SHOAL_UNLIMITED)
+    if (job->summary.vram_bytes == SHOAL_UNLIMITED)
         puts("no limit");
     else
-        printf("%s allowed\n", cli_size(job->request.vram_bytes).text);
+        printf("%s allowed\n", cli_size(job->summary.vram_bytes).text);
     if (report->driver_vram_bytes)
         printf("          %s by the driver\n", cli_size(report->driver_vram_bytes).text);
     if (report->note[0]) {

@@ -118,7 +118,7 @@ static const struct option_spec specs[OPTIONS] = {
         .of = COMMANDS_RUN | COMMAND_BENCH},
     [OPTION_RATES] = {"rates", "FILE",
         "what this machine was measured to do: written by bench links, read by plans; "
-        "default: ~/.cache/shoal/rates.json",
+        "default: ~/.cache/shoal/rates.json, of a card rates-cuda.json",
         AT(request.rates_path), .kind = VALUE_PATH, .limits = true,
         .of = COMMANDS_RUN | COMMAND_BENCH},
     [OPTION_ON] = {"on", "CARD|FILE",

@@ -100,8 +100,12 @@ static int add_ram(
     uint64_t least = plan.least_ram_bytes;
 
     if (code != CLI_OK) return code;
-    add(verify, request, true, name)->ram_bytes =
-        least + (plan.ram_bytes > least ? (plan.ram_bytes - least) / 4 * (uint64_t)quarters : 0);
+    /* What forces residents need not fit a card. */
+    add(verify, request, plan.fits, name)->ram_bytes =
+        !plan.fits
+            ? SHOAL_UNLIMITED
+            : least +
+                  (plan.ram_bytes > least ? (plan.ram_bytes - least) / 4 * (uint64_t)quarters : 0);
     return CLI_OK;
 }
 
@@ -138,6 +142,8 @@ static void list_candidates(struct verify *verify, const struct shoal_request *u
     struct shoal_request streamed = *unlimited;
     char name[24];
 
+    const bool holds_all = plan->full_vram_bytes <= plan->vram_bytes; /* a small card does not */
+
     streamed.resident_blocks = 0;
     add(verify, unlimited, true, "warm-up");
     add(verify, unlimited, true, "unlimited");
@@ -149,8 +155,8 @@ static void list_candidates(struct verify *verify, const struct shoal_request *u
     }
     add(verify, unlimited, true, "least budget")->vram_bytes = least;
     add(verify, &streamed, true, "no residents");
-    add(verify, unlimited, true, "half resident")->resident_blocks = plan->blocks / 2;
-    add(verify, unlimited, true, "all resident")->resident_blocks = plan->blocks;
+    add(verify, unlimited, holds_all, "half resident")->resident_blocks = plan->blocks / 2;
+    add(verify, unlimited, holds_all, "all resident")->resident_blocks = plan->blocks;
     for (int32_t slots = 2; slots <= 6; slots++) {
         snprintf(name, sizeof name, "%d slots", slots);
         add(verify, &streamed, false, name)->prefetch_slots = slots;
@@ -338,7 +344,7 @@ static const char *find_fault(
     if (strcmp(outcome->latents.text, verify->latents.text) != 0 ||
         strcmp(outcome->pictures.text, verify->pictures.text) != 0)
         return " DIFFERENT";
-    if (report->note[0]) return NULL; /* another plan was run, for a reason that is the files' */
+    if (report->replanned) return NULL; /* another plan was run, for a reason that is the files' */
     if (report->peak_vram_bytes != row->plan.peak_vram_bytes ||
         report->peak_vram_bytes > row->request.vram_bytes)
         return " PEAK";
@@ -455,6 +461,7 @@ int verify_main(int argc, char **argv)
         job_note(&job, false, "--output has no effect: verify keeps no picture");
     if (!job_plan(&job, false, &code)) goto done;
     code = job_check_fits(&job);
+    shoal_plan_destroy(&job.plan); /* a card that it holds is wanted by the plans to come */
     if (code == CLI_OK) code = run_all(&verify);
     code = cli_finish(code);
 done:

@@ -45,6 +45,11 @@ static void refuse_vram(const struct shoal_plan *plan, struct text *t)
     const uint64_t budget = plan->job.request.vram_bytes;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
 
+    if (plan->target.device && (plan->whole_card || plan->capped)) {
+        text_append(t, "%s has %s free; the least that works with these options is %s",
+            plan->target.name, size_format(a, budget), size_format_up(b, plan->least_bytes));
+        return;
+    }
     if (plan->whole_card)
         text_append(t, "the memory of %s, %s,", plan->target.name, size_format(a, budget));
     else
@@ -276,7 +281,7 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
             failed);
     if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count)
         json_append(notes, json_string(vain_packing(plan)), failed);
-    if (r->pin != SHOAL_PIN_ON && !plan->target.device)
+    if (r->pin != SHOAL_PIN_ON && !plan->target.card)
         json_append(notes,
             json_string("pin has no effect: only cards copy faster from pinned memory"), failed);
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
@@ -410,7 +415,7 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
-        " s:f, s:s, s:s, s:i, s:b, s:i, s:s?, s:I, s:o, s:O}",
+        " s:f, s:s, s:s, s:i, s:b, s:i, s:o, s:I, s:o, s:O}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits",
@@ -427,8 +432,8 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         s.first_step_seconds, "seconds", s.seconds, "limit",
         limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
         "packed_blocks", (int)s.packed_blocks, "packed_while_read", (int)s.packs, "disk_blocks",
-        (int)s.disk_blocks, "refusal", plan->refusal, "context_bytes",
-        (json_int_t)plan->target.context_bytes, "phases", phases, "notes", notes);
+        (int)s.disk_blocks, "refusal", plan->refusal ? json_text(plan->refusal) : json_null(),
+        "context_bytes", (json_int_t)plan->target.context_bytes, "phases", phases, "notes", notes);
 }
 
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)

@@ -118,7 +118,8 @@ static void report_text(const struct report *r, struct text *t)
 
     text_append(t, "%s; %s, %d thread%s; each figure is the best of several rounds\n\n", r->device,
         cpu_describe(), r->threads, r->threads == 1 ? "" : "s");
-    row(t, "link", "host to device", rates->link_bytes, "GB/s", "4 MiB pieces, one copy stream");
+    row(t, "link", "host to device", rates->link_bytes, "GB/s",
+        "16 MiB pieces, beside linear products");
     row(t, "", "from the cache", f->link_cached_bytes, "GB/s", "");
     disk_text(r, t);
     snprintf(kept, sizeof kept, "of bf16, to %.1f %% of its bytes", 100 * f->packed_part);

@@ -6,8 +6,6 @@
 #include "device/device.h"
 #include "plan/rates.h"
 
-#define LINKS_PIECE_BYTES ((uint64_t)4 << 20) /* what the streamer reads and copies at once */
-
 /* Each the best of its rounds: what disturbs a round only makes it slower. */
 struct links_figures {
     struct rates rates;

@@ -13,7 +13,8 @@
 
 #define SOURCE_BYTES ((uint64_t)256 << 20) /* more than caches hold */
 #define TARGET_BYTES ((uint64_t)64 << 20)
-#define WORK_BYTES ((uint64_t)192 << 20) /* operands of any one measurement */
+#define PIECE_BYTES ((uint64_t)16 << 20) /* what the streamer copies at once, at most */
+#define WORK_BYTES ((uint64_t)640 << 20) /* operands of any one measurement */
 
 #define SECONDS 0.4 /* for each figure */
 
@@ -24,12 +25,19 @@
 #define WIDE 10240
 #define HEAD 128
 
+#define WEIGHT_PAIRS 4
+
 struct bench {
     struct device *device;
     struct stream *compute, *copies;
-    char *source;        /* SOURCE_BYTES; the arena's first TARGET_BYTES are the target */
+    char *source; /* SOURCE_BYTES, pinned if that can be; the arena's first TARGET_BYTES are
+                     the target */
+    bool pinned;
     uint64_t arena_used; /* by the operands of this measurement */
+    struct event *half;  /* of the copies that go on beside something */
     struct matrix m[5];
+    struct matrix weights[WEIGHT_PAIRS][2]; /* in turns: more than caches hold */
+    int turn;
     struct conv conv;
     enum shoal_status status; /* the first failure, and what it was */
     struct shoal_error error;
@@ -58,15 +66,15 @@ static void give_copies(struct bench *b, uint64_t count, uint64_t pieces)
 {
     for (uint64_t i = 0; i < count; i++)
         b->device->ops->copy_in(b->copies,
-            b->device->arena + i % (TARGET_BYTES / LINKS_PIECE_BYTES) * LINKS_PIECE_BYTES,
-            b->source + i % pieces * LINKS_PIECE_BYTES, LINKS_PIECE_BYTES);
+            b->device->arena + i % (TARGET_BYTES / PIECE_BYTES) * PIECE_BYTES,
+            b->source + i % pieces * PIECE_BYTES, PIECE_BYTES);
 }
 
 static void copy_large(void *arg)
 {
     struct bench *b = arg;
 
-    give_copies(b, SOURCE_BYTES / LINKS_PIECE_BYTES, SOURCE_BYTES / LINKS_PIECE_BYTES);
+    give_copies(b, SOURCE_BYTES / PIECE_BYTES, SOURCE_BYTES / PIECE_BYTES);
     wait_for(b, b->copies);
 }
 
@@ -74,7 +82,7 @@ static void copy_cached(void *arg)
 {
     struct bench *b = arg;
 
-    give_copies(b, SOURCE_BYTES / LINKS_PIECE_BYTES, 1);
+    give_copies(b, SOURCE_BYTES / PIECE_BYTES, 1);
     wait_for(b, b->copies);
 }
 
@@ -87,11 +95,11 @@ static struct matrix operand(struct bench *b, enum dtype dtype, int64_t rows, in
     device_addr addr = b->device->arena + TARGET_BYTES + b->arena_used;
 
     b->arena_used += size_align(bytes, 256);
-    for (uint64_t done = 0; done < bytes; done += LINKS_PIECE_BYTES) {
+    for (uint64_t done = 0; done < bytes; done += PIECE_BYTES) {
         uint64_t left = bytes - done;
 
-        b->device->ops->copy_in(b->compute, addr + done, b->source,
-            left < LINKS_PIECE_BYTES ? left : LINKS_PIECE_BYTES);
+        b->device->ops->copy_in(
+            b->compute, addr + done, b->source, left < PIECE_BYTES ? left : PIECE_BYTES);
     }
     return matrix_at(addr, dtype, rows, cols);
 }
@@ -100,8 +108,10 @@ static void linear(void *arg)
 {
     struct bench *b = arg;
 
-    b->device->ops->compute->linear(b->compute, b->m[3], b->m[0], b->m[1], MATRIX_NONE);
-    b->device->ops->compute->linear(b->compute, b->m[4], b->m[0], b->m[2], MATRIX_NONE);
+    const struct matrix *w = b->weights[b->turn++ % WEIGHT_PAIRS];
+
+    b->device->ops->compute->linear(b->compute, b->m[1], b->m[0], w[0], MATRIX_NONE);
+    b->device->ops->compute->linear(b->compute, b->m[2], b->m[0], w[1], MATRIX_NONE);
     wait_for(b, b->compute);
 }
 
@@ -110,14 +120,20 @@ static double set_linear(struct bench *b, int64_t tokens)
 {
     b->arena_used = 0;
     b->m[0] = operand(b, b->device->traits.activation, tokens, HIDDEN);
-    b->m[1] = operand(b, DTYPE_BF16, HIDDEN, HIDDEN);
-    b->m[2] = operand(b, DTYPE_BF16, WIDE, HIDDEN);
-    b->m[3] = operand(b, b->device->traits.activation, tokens, HIDDEN);
-    b->m[4] = operand(b, b->device->traits.activation, tokens, WIDE);
+    b->m[1] = operand(b, b->device->traits.activation, tokens, HIDDEN);
+    b->m[2] = operand(b, b->device->traits.activation, tokens, WIDE);
+    for (int i = 0; i < WEIGHT_PAIRS; i++) {
+        b->weights[i][0] = operand(b, DTYPE_BF16, HIDDEN, HIDDEN);
+        b->weights[i][1] = operand(b, DTYPE_BF16, WIDE, HIDDEN);
+    }
     return 2.0 * (double)tokens * HIDDEN * (HIDDEN + WIDE);
 }
 
-enum { ATTENTION_TOKENS = 2048 };
+/* Sizes at which each device is at its best: a CPU soon is, a card needs more. */
+static int64_t attention_tokens(const struct bench *b)
+{
+    return 2 * b->device->traits.chunk_rows;
+}
 
 static int32_t attention_heads(const struct bench *b)
 {
@@ -139,11 +155,16 @@ static double set_attention(struct bench *b)
 
     b->arena_used = 0;
     for (int i = 0; i < 4; i++)
-        b->m[i] = operand(b, b->device->traits.activation, ATTENTION_TOKENS, cols);
-    return 4.0 * ATTENTION_TOKENS * ATTENTION_TOKENS * (double)cols;
+        b->m[i] = operand(b, b->device->traits.activation, attention_tokens(b), cols);
+    return 4.0 * (double)attention_tokens(b) * (double)attention_tokens(b) * (double)cols;
 }
 
-enum { CONV_CHANNELS = 256, CONV_SIZE = 128 };
+enum { CONV_CHANNELS = 256 };
+
+static int64_t conv_size(const struct bench *b)
+{
+    return 512 / dtype_bytes(b->device->traits.activation, 1);
+}
 
 static void conv(void *arg)
 {
@@ -155,14 +176,14 @@ static void conv(void *arg)
 
 static double set_conv(struct bench *b)
 {
-    const int64_t pixels = CONV_SIZE * CONV_SIZE;
+    const int64_t pixels = conv_size(b) * conv_size(b);
 
     b->arena_used = 0;
     b->m[0] = operand(b, b->device->traits.activation, CONV_CHANNELS, pixels);
     b->m[1] = operand(b, b->device->traits.activation, CONV_CHANNELS, pixels);
     b->m[2] = operand(b, DTYPE_BF16, CONV_CHANNELS, CONV_CHANNELS * 9);
-    b->conv = (struct conv){.height = CONV_SIZE,
-        .width = CONV_SIZE,
+    b->conv = (struct conv){.height = conv_size(b),
+        .width = conv_size(b),
         .kernel = 3,
         .upsample = 1,
         .affine = operand(b, DTYPE_F32, 2, CONV_CHANNELS),
@@ -170,7 +191,11 @@ static double set_conv(struct bench *b)
     return 18.0 * CONV_CHANNELS * CONV_CHANNELS * (double)pixels;
 }
 
-enum { OTHERS_TOKENS = 1024 }; /* more than caches hold */
+/* More than caches hold: 42 MB an operand. */
+static int64_t others_tokens(const struct bench *b)
+{
+    return 4096 / dtype_bytes(b->device->traits.activation, 1);
+}
 
 /* What a block does between its products. */
 static void others(void *arg)
@@ -191,12 +216,12 @@ static double set_others(struct bench *b)
 {
     b->arena_used = 0;
     for (int i = 0; i < 3; i++)
-        b->m[i] = operand(b, b->device->traits.activation, OTHERS_TOKENS, WIDE);
+        b->m[i] = operand(b, b->device->traits.activation, others_tokens(b), WIDE);
     b->m[3] = operand(b, DTYPE_F32, 1, HIDDEN);
-    b->m[4] = operand(b, DTYPE_F32, OTHERS_TOKENS, HEAD);
-    return (double)dtype_bytes(b->device->traits.activation, 1) * OTHERS_TOKENS *
+    b->m[4] = operand(b, DTYPE_F32, others_tokens(b), HEAD);
+    return (double)dtype_bytes(b->device->traits.activation, others_tokens(b)) *
                (5.0 * HIDDEN + 3.0 * WIDE) +
-           sizeof(float) * (OTHERS_TOKENS * HEAD + 2.0 * HIDDEN);
+           sizeof(float) * ((double)others_tokens(b) * HEAD + 2.0 * HIDDEN);
 }
 
 /*
@@ -229,26 +254,36 @@ static double linear_seconds(struct bench *b)
     return (double)(clock_ns() - begun) * 1e-9;
 }
 
-/* Linear products alone and beside copies, in turns. */
+/*
+ * Linear products alone and beside copies, in turns, and the copies beside them: the two share the
+ * memory, on a CPU the cores too. Plans go by the rate that copies have then.
+ */
 static void measure_overlap(struct bench *b, struct rates *rates)
 {
-    double alone = INFINITY, beside = INFINITY;
+    const struct device_ops *ops = b->device->ops;
+    const double copies_alone = rates->link_bytes;
+    double alone = INFINITY, beside = INFINITY, copied = 0;
     uint64_t begun = clock_ns();
 
     (void)set_linear(b, many_tokens(b));
     for (int round = 0; round < OVERLAP_ROUNDS; round++) {
-        double bytes;
+        uint64_t pieces, from;
 
         alone = fmin(alone, linear_seconds(b));
-        /* Enough copies to last, even if the products take twice as long. */
-        bytes = 2 * alone * rates->link_bytes;
-        give_copies(
-            b, 1 + (uint64_t)(bytes / (double)LINKS_PIECE_BYTES), SOURCE_BYTES / LINKS_PIECE_BYTES);
+        /* As many as the products last, and as many again, should they take twice the time. */
+        pieces = 1 + (uint64_t)(alone * copies_alone / (double)PIECE_BYTES);
+        from = clock_ns();
+        give_copies(b, pieces, SOURCE_BYTES / PIECE_BYTES);
+        ops->event_record(b->copies, b->half);
+        give_copies(b, pieces, SOURCE_BYTES / PIECE_BYTES);
         beside = fmin(beside, linear_seconds(b));
         wait_for(b, b->copies);
+        copied = fmax(copied,
+            (double)(pieces * PIECE_BYTES) / ((double)(ops->event_time_ns(b->half) - from) * 1e-9));
         if (clock_ns() - begun > OVERLAP_NS) break;
     }
     rates->overlap_tax = fmax(0, beside / alone - 1);
+    rates->link_bytes = fmin(copies_alone, copied);
 }
 
 static void measure_all(struct bench *b, struct links_figures *figures)
@@ -289,16 +324,22 @@ enum shoal_status links_measure_device(
         goto fail;
     }
     fill(b.source);
+    /* What cannot be pinned will not be by a run either. */
+    b.pinned = device->ops->host_register &&
+               device->ops->host_register(device, b.source, SOURCE_BYTES, NULL) == SHOAL_OK;
     TRY_OR_FAIL(device->ops->arena_reserve(device, arena_bytes, error));
     if (device->ops->arena_mark) device->ops->arena_mark(device, device->arena, arena_bytes, true);
     TRY_OR_FAIL(device->ops->stream_create(device, false, &b.compute, error));
     TRY_OR_FAIL(device->ops->stream_create(device, true, &b.copies, error));
+    TRY_OR_FAIL(device->ops->event_create(device, &b.half, error));
     measure_all(&b, figures);
     status = b.status;
     if (status && error) *error = b.error;
 fail:
     if (b.copies) device->ops->stream_destroy(&b.copies);
+    if (b.half) device->ops->event_destroy(&b.half);
     if (b.compute) device->ops->stream_destroy(&b.compute);
+    if (b.pinned) device->ops->host_unregister(device, b.source);
     if (device->arena_bytes) device->ops->arena_release(device);
     pages_free(b.source, SOURCE_BYTES);
     return status;

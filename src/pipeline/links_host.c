@@ -192,8 +192,8 @@ fail:
 
 /* ---- the wire ---- */
 
-#define WIRE_ELEMENTS ((uint64_t)16 << 20)
-#define WIRE_PATTERN ((uint64_t)1 << 20) /* drawn once and repeated: drawing is slow */
+#define WIRE_ELEMENTS ((uint64_t)64 << 20) /* more than caches hold */
+#define WIRE_PATTERN ((uint64_t)1 << 20)   /* drawn once and repeated: drawing is slow */
 #define WIRE_SECONDS 0.4
 
 struct wire_bench {

@@ -30,7 +30,8 @@ static enum shoal_status rates_here(const struct shoal_request *request,
     if (links_rates_path(target->name, &path, NULL) == SHOAL_OK && file_kind(path) == FILE_REGULAR)
         status = rates_read(path, rates, error);
     else if (target->device)
-        rates_guess_card(rates, cuda_info(target->device).name);
+        rates_guess_card(rates, cuda_info(target->device).name,
+            request->threads ? request->threads : thread_cores());
     else
         rates_guess(rates, request->threads ? request->threads : thread_cores());
     mem_free(path);
@@ -129,7 +130,7 @@ void plan_process(const struct job *job, const struct target *target, struct pro
     memory->bytes = PROGRAM_BYTES + target->host_bytes + memory->largest_bytes + result_bytes(job) +
                     moving_bytes(job);
     /* A card computes without workers. */
-    if (!target->device) memory->bytes += (uint64_t)job_threads(job) * CPU_WORKER_BYTES;
+    if (!target->card) memory->bytes += (uint64_t)job_threads(job) * CPU_WORKER_BYTES;
     for (int kind = 0; kind < FAMILY_KINDS; kind++) {
         const struct checkpoint *checkpoint = model->checkpoints[kind];
         uint64_t bytes = checkpoint_bytes(checkpoint, model->reading_bytes[kind]);

@@ -230,7 +230,9 @@ static struct rates running_rates(const struct shoal_plan *plan)
     int threads = job_threads(&plan->job);
     struct rates rates = plan->rates;
 
-    if (!plan->target.elsewhere) rates.pack_bytes *= (double)intake_packers(threads) / threads;
+    /* Of published ones it is that part's already. */
+    if (rates.origin != RATES_PUBLISHED)
+        rates.pack_bytes *= (double)intake_packers(threads) / threads;
     return rates;
 }
 
@@ -250,7 +252,7 @@ static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
         .prefetch_slots = job->request.prefetch_slots,
         .buffer = job->request.buffer,
         .wire = job->request.wire,
-        .all_staged = plan->target.device && job->request.pin == SHOAL_PIN_STAGING,
+        .all_staged = plan->target.card && job->request.pin != SHOAL_PIN_OFF,
         .rates = &rates,
     };
     struct plan_block_input *blocks, *next;
@@ -290,7 +292,9 @@ static enum shoal_status ask_for_more(struct shoal_plan *plan, struct shoal_erro
     const uint64_t gib = 1u << 30;
     enum shoal_status status = SHOAL_OK;
 
-    if (plan->solution.fits && r->vram_bytes < plan->full_bytes) {
+    /* A whole card has no more to give. */
+    if (plan->solution.fits && r->vram_bytes < plan->full_bytes && !plan->capped &&
+        !(plan->whole_card && plan->target.device)) {
         r->vram_bytes += gib;
         status = solve(plan, plan->lanes, plan->counts, &s, error);
         if (!status) plan->more_vram_seconds = s.fits ? steps_seconds(&s) : 0;
@@ -372,9 +376,34 @@ static enum shoal_status choose(struct shoal_plan *plan, struct shoal_error *err
     return ask_for_more(plan, error);
 }
 
-/* `rates`: NULL: the request's. */
+/* Finds the target, and what it has. */
+static enum shoal_status find_target(
+    struct shoal_plan *p, const struct shoal_request *request, struct shoal_error *error)
+{
+    TRY(plan_target(request, &p->target, &p->rates, error));
+    if (p->job.request.vram_bytes == SHOAL_UNLIMITED && p->target.vram_bytes != SHOAL_UNLIMITED) {
+        p->job.request.vram_bytes = p->target.vram_bytes;
+        p->whole_card = true;
+    } else if (p->target.device && p->job.request.vram_bytes > p->target.vram_bytes) {
+        p->job.request.vram_bytes = p->target.vram_bytes;
+        p->capped = true;
+    }
+    return SHOAL_OK;
+}
+
+/* The same target, borrowed; the request is the other plan's. */
+static void take_target(struct shoal_plan *p, const struct shoal_plan *like)
+{
+    p->target = like->target;
+    p->target.borrowed = true;
+    p->rates = like->rates;
+    p->whole_card = like->whole_card;
+    p->capped = like->capped;
+}
+
+/* `like`: a plan whose target and rates to go by, which must outlive this one; may be NULL. */
 static enum shoal_status create(const struct shoal_model *model,
-    const struct shoal_request *request, const struct rates *rates, struct shoal_plan **plan,
+    const struct shoal_request *request, const struct shoal_plan *like, struct shoal_plan **plan,
     struct shoal_error *error)
 {
     struct shoal_plan *p = mem_calloc(1, sizeof *p);
@@ -383,15 +412,10 @@ static enum shoal_status create(const struct shoal_model *model,
     *plan = NULL;
     if (!p) FAIL_MEMORY(error);
     TRY_OR_FAIL(job_init(&p->job, model, request, error));
-    TRY_OR_FAIL(plan_target(request, &p->target, &p->rates, error));
-    if (rates) p->rates = *rates;
-    if (p->job.request.vram_bytes == SHOAL_UNLIMITED && p->target.vram_bytes != SHOAL_UNLIMITED) {
-        p->job.request.vram_bytes = p->target.vram_bytes;
-        p->whole_card = true;
-    } else if (p->target.device && p->job.request.vram_bytes > p->target.vram_bytes) {
-        p->job.request.vram_bytes = p->target.vram_bytes;
-        p->capped = true;
-    }
+    if (like)
+        take_target(p, like);
+    else
+        TRY_OR_FAIL(find_target(p, request, error));
     plan_process(&p->job, &p->target, &p->process);
     TRY_OR_FAIL(choose(p, error));
     TRY_OR_FAIL(plan_explain(p, error));
@@ -414,8 +438,7 @@ enum shoal_status plan_again_raw(
     struct shoal_request request = plan->job.request;
 
     request.wire = SHOAL_WIRE_RAW;
-    request.device = plan->target.name;
-    return create(plan->job.model, &request, &plan->rates, again, error);
+    return create(plan->job.model, &request, plan, again, error);
 }
 
 void shoal_plan_destroy(struct shoal_plan **plan)

@@ -373,7 +373,7 @@ enum shoal_status run_on_device(const struct shoal_plan *plan, struct device *de
     enum shoal_status status = run_once(plan, device, callbacks, result, &outgrown, error);
     struct shoal_plan *raw = NULL;
 
-    if (!outgrown) return status;
+    if (!outgrown || status != SHOAL_E_UNSUPPORTED) return status;
     /* Samples were wrong, which nothing but the run can tell: it begins again with raw weights. */
     TRY(plan_again_raw(plan, &raw, error));
     if (raw->refusal)
@@ -382,6 +382,7 @@ enum shoal_status run_on_device(const struct shoal_plan *plan, struct device *de
             outgrown->file->path, outgrown->name, raw->refusal);
     else
         status = run_once(raw, device, callbacks, result, &none, error);
+    if (!status) (*result)->report.replanned = true;
     if (!status)
         snprintf((*result)->report.note, sizeof(*result)->report.note,
             "weights were not packed after all, and the run began again: tensor %.120s of %.160s "

@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a card that is not here: what the driver and cuBLASLt took of the process's memory on an H200,
+ * with what is added there for later (BENCH.md, 12). */
+#define CARD_HOST_BYTES ((uint64_t)500 << 20)
+
 static void target_cpu(struct target *t)
 {
     strcpy(t->name, "cpu");
@@ -25,6 +29,7 @@ static enum shoal_status target_card(struct target *t, int32_t ordinal, struct s
         snprintf(t->name, sizeof t->name, "cuda:%d", (int)ordinal);
     else
         strcpy(t->name, "cuda");
+    t->card = true;
     t->traits = t->device->traits;
     t->vram_bytes = info.free_bytes;
     t->context_bytes = info.overhead_bytes;
@@ -78,12 +83,14 @@ void target_elsewhere(struct target *t, const struct rates *rates)
     *t = (struct target){.elsewhere = true, .traits = CPU_TRAITS, .vram_bytes = SHOAL_UNLIMITED};
     snprintf(t->name, sizeof t->name, "%s", rates->name);
     if (!rates->vram_bytes) return; /* a CPU's */
+    t->card = true;
     t->traits = CUDA_TRAITS;
+    t->host_bytes = CARD_HOST_BYTES;
     t->vram_bytes = rates->vram_bytes;
     t->context_bytes = rates->context_bytes;
 }
 
 void target_close(struct target *t)
 {
-    device_destroy(&t->device);
+    if (!t->borrowed) device_destroy(&t->device);
 }

@@ -11,6 +11,8 @@
 struct target {
     char name[64]; /* "cpu", "cuda", "cuda:1"; of another machine: as struct rates has it */
     bool elsewhere;
+    bool card;     /* not a CPU */
+    bool borrowed; /* the device is another plan's */
     struct device_traits traits;
     struct device *device;  /* a card; NULL: the CPU, or elsewhere */
     uint64_t vram_bytes;    /* there is no more; SHOAL_UNLIMITED: as much as the machine has */

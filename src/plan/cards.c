@@ -118,7 +118,7 @@ static bool names(const char *card_name, const char *name)
     return found && !isdigit((unsigned char)found[strlen(name)]);
 }
 
-void rates_guess_card(struct rates *rates, const char *card_name)
+void rates_guess_card(struct rates *rates, const char *card_name, int cores)
 {
     const struct card *nearest = &cards[0];
 
@@ -126,5 +126,6 @@ void rates_guess_card(struct rates *rates, const char *card_name)
         if (names(card_name, cards[i].name)) nearest = &cards[i];
     card_rates(nearest, rates);
     rates->origin = RATES_GUESSED;
+    rates->pack_bytes = 1e9 * (cores > 0 ? cores : 1);
     strcpy(rates->name, "this machine");
 }

@@ -45,8 +45,8 @@ double rates_seconds(const struct rates *rates, const struct work *work);
 void rates_guess(struct rates *rates, int cores);
 
 /* Those of the card of the table that a driver's name for a card ("NVIDIA GeForce RTX 4060") comes
- * nearest to, or else of a small one. */
-void rates_guess_card(struct rates *rates, const char *card_name);
+ * nearest to, or else of a small one, in a machine with so many cores. */
+void rates_guess_card(struct rates *rates, const char *card_name, int cores);
 
 /* "rtx4060", ...; SHOAL_E_INVALID lists those there are. */
 enum shoal_status rates_of_card(

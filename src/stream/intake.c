@@ -190,6 +190,19 @@ static bool stage(struct intake_state *s, uint64_t bytes, uint64_t *begin)
     return s->head > arrival_at(s, oldest)->begin && bytes <= arrival_at(s, oldest)->begin;
 }
 
+static uint64_t largest_chunk(const struct cargo *cargo)
+{
+    return cargo->image_bytes < CARGO_CHUNK_BYTES ? cargo->image_bytes : CARGO_CHUNK_BYTES;
+}
+
+/* held. Whether all of a block of the RAM tier has come to its image. */
+static bool is_there(const struct intake_state *s, int32_t position)
+{
+    const struct visits *v = &s->setup.visits;
+
+    return s->arrived > (uint64_t)(v->first - v->block_count) + (uint64_t)position;
+}
+
 /* held. Whether the block's image is pinned, or will never be: then it may bounce. */
 static bool settled(struct intake_state *s, int32_t position)
 {
@@ -197,8 +210,9 @@ static bool settled(struct intake_state *s, int32_t position)
 
     if (!s->setup.kept[position] || !s->spans) return true;
     if (!pins_settled(&s->pins, s->span_of[position], &pinned)) return false;
-    /* What packs crosses as a whole. */
-    s->bounces[position] = !pinned && s->staging_pinned && !s->setup.cargos[position].packs;
+    /* What packs crosses as a whole, and a ring that was planned for less has no room. */
+    s->bounces[position] = !pinned && s->staging_pinned && !s->setup.cargos[position].packs &&
+                           largest_chunk(&s->setup.cargos[position]) <= s->setup.staging_bytes;
     return true;
 }
 
@@ -206,9 +220,12 @@ static bool settled(struct intake_state *s, int32_t position)
 static bool place(
     struct intake_state *s, int32_t position, const struct cargo_chunk *chunk, struct arrival *a)
 {
+    const bool again = a->visit >= (uint64_t)s->setup.visits.first;
+
     if (!settled(s, position)) return false;
+    if (again && s->setup.kept[position] && !is_there(s, position)) return false;
     a->packs = s->setup.cargos[position].packs;
-    a->staged = a->packs || !s->setup.kept[position] || a->visit >= (uint64_t)s->setup.visits.first;
+    a->staged = a->packs || !s->setup.kept[position] || again;
     if (!a->staged) {
         a->to = image_of(s, position) + chunk->at;
         return true;
@@ -441,12 +458,11 @@ static void pins_advanced(void *user)
 static bool pin(struct intake_state *s, char *pages, uint64_t bytes)
 {
     struct device *device = s->setup.device;
+    struct shoal_error error = {0};
 
     if (!bytes || s->setup.pin == SHOAL_PIN_OFF || !device->ops->host_register) return false;
-    if (device->ops->host_register(device, pages, bytes, &s->unpinned) == SHOAL_OK) {
-        s->unpinned = (struct shoal_error){0};
-        return true;
-    }
+    if (device->ops->host_register(device, pages, bytes, &error) == SHOAL_OK) return true;
+    if (!s->unpinned.status) s->unpinned = error;
     return false;
 }
 

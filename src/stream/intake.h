@@ -12,7 +12,7 @@
  *
  * Where a device copies from pinned memory only at full rate, the staging ring is pinned, and the
  * images too, ahead of the reads into them (pins.h). An image that could not be pinned goes through
- * the ring in every walk, chunk by chunk.
+ * the ring, chunk by chunk, in every walk but the first, unless it is packed.
  *
  * One mutex guards the intake and the streamer that takes from it. Functions that say `held` expect
  * it held.

@@ -424,7 +424,8 @@ static void test_failing_kernel_is_named(void **state)
     assert_clean();
 }
 
-/* A kernel that reads where nothing is takes the context with it; the card can be opened again. */
+/* A kernel that reads where nothing is takes the context with it, and the driver gives the process
+ * no other. */
 static void test_wild_address(void **state)
 {
     struct shoal_error error = {0};
@@ -443,9 +444,9 @@ static void test_wild_address(void **state)
     assert_says(&error, "the last kernel given was copy");
     device->ops->stream_destroy(&compute);
     device_destroy(&device);
-    device = open_device();
-    assert_ok(use_device(device, &error));
-    device_destroy(&device);
+    assert_int_equal(cuda_create_with(&device, &driver, 0, &error), SHOAL_E_DEVICE);
+    assert_says(&error, "until it ends");
+    assert_null(device);
 }
 
 /* What opening takes; for people. */
@@ -495,20 +496,17 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_open_and_close, set_up),
-        cmocka_unit_test_setup(test_overhead, set_up),
-        cmocka_unit_test(test_no_driver),
+        cmocka_unit_test_setup(test_overhead, set_up), cmocka_unit_test(test_no_driver),
         cmocka_unit_test_setup(test_unusable_cards, set_up),
         cmocka_unit_test_setup(test_no_kernels_for_the_card, set_up),
-        cmocka_unit_test_setup(test_arena, set_up),
-        cmocka_unit_test_setup(test_pinning, set_up),
+        cmocka_unit_test_setup(test_arena, set_up), cmocka_unit_test_setup(test_pinning, set_up),
         cmocka_unit_test_setup(test_copies, set_up),
         cmocka_unit_test_setup(test_event_times, set_up),
         cmocka_unit_test(test_each_call_fails_once),
-        cmocka_unit_test(test_each_call_fails_for_good),
-        cmocka_unit_test_setup(test_lost, set_up),
+        cmocka_unit_test(test_each_call_fails_for_good), cmocka_unit_test_setup(test_lost, set_up),
         cmocka_unit_test_setup(test_failing_kernel_is_named, set_up),
-        cmocka_unit_test_setup(test_wild_address, set_up),
         cmocka_unit_test_setup(test_quantised_rows_are_refused, set_up),
+        cmocka_unit_test_setup(test_wild_address, set_up), /* the card's last */
     };
     struct shoal_error error = {0};
     int32_t cards;

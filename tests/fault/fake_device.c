@@ -434,6 +434,33 @@ static void arena_release(struct device *device)
     device->arena_bytes = 0;
 }
 
+static enum shoal_status host_register(
+    struct device *device, void *pages, uint64_t bytes, struct shoal_error *error)
+{
+    struct fake_device *f = (struct fake_device *)device;
+    bool fails;
+
+    mutex_lock(&f->mutex);
+    fails = ++f->counts.pins >= f->options.failing_pin && f->options.failing_pin;
+    if (!fails) f->counts.things++;
+    if ((uintptr_t)pages % HOST_PAGE_BYTES || !bytes) violate(f, "what is no pages was pinned");
+    mutex_unlock(&f->mutex);
+    if (fails)
+        FAIL(error, SHOAL_E_DEVICE, "pinning %llu bytes failed, as it was told to",
+            (unsigned long long)bytes);
+    return SHOAL_OK;
+}
+
+static void host_unregister(struct device *device, void *pages)
+{
+    struct fake_device *f = (struct fake_device *)device;
+
+    (void)pages;
+    mutex_lock(&f->mutex);
+    f->counts.things--;
+    mutex_unlock(&f->mutex);
+}
+
 static void destroy(struct device *device)
 {
     struct fake_device *f = (struct fake_device *)device;
@@ -456,6 +483,8 @@ static const struct device_ops fake_ops = {
     .destroy = destroy,
     .arena_reserve = arena_reserve,
     .arena_release = arena_release,
+    .host_register = host_register,
+    .host_unregister = host_unregister,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
     .stream_synchronize = stream_synchronize,

@@ -29,14 +29,16 @@ struct fake_options {
      * there is dropped, its events happen all the same. */
     int64_t failing_copy, failing_operation;
     int64_t failing_creation; /* of arena, streams and events: an error at once */
+    /* From this one on, counted from 1, no memory can be pinned; 0: all can. */
+    int64_t failing_pin;
 };
 
 enum shoal_status fake_create(struct device **device, const struct fake_options *options,
     struct shoal_error *error) SHOAL_CHECKED;
 
 struct fake_counts {
-    int64_t copies, operations, creations; /* so far */
-    int64_t things;                        /* arena, streams and events that exist now */
+    int64_t copies, operations, creations, pins; /* so far */
+    int64_t things;        /* arena, streams, events and pinned spans that exist now */
     const char *violation; /* the first breach of the contract that was seen; NULL: none */
 };
 struct fake_counts fake_counts(struct device *device);

@@ -248,16 +248,19 @@ static void compare(const struct noise_model *m, int index, char **seen)
     }
 }
 
-/* Nothing is looked at before all is given: the device is as late as it can be. */
-static void walk_late(struct noise_model *m, const struct streamer_place *places,
-    uint64_t ring_bytes, uint64_t staging_bytes)
+/* Nothing is looked at before all is given: the device is as late as it can be. Returns what was
+ * pinned. */
+static uint64_t walk_late_with(struct noise_model *m, const struct streamer_place *places,
+    uint64_t ring_bytes, uint64_t staging_bytes, struct fake_options options, enum shoal_pin pin)
 {
+    uint64_t pinned;
     char *seen[WALKS * (BLOCKS + 1)][2];
     struct shoal_error error = {0};
     struct rig rig;
 
     watchdog_set("the streamer on a late device", SECONDS);
-    rig_open(&rig, m, fake(lateness()), places, ring_bytes, staging_bytes);
+    rig_open(&rig, m, fake(options), places, ring_bytes, staging_bytes);
+    rig.setup.pin = pin;
     assert_ok(rig_start(&rig, &error));
     for (int walk = 0; walk < WALKS; walk++) {
         look_later(&rig, BLOCKS, seen[walk * (BLOCKS + 1) + BLOCKS]);
@@ -266,6 +269,11 @@ static void walk_late(struct noise_model *m, const struct streamer_place *places
     }
     assert_ok(rig.device->ops->stream_synchronize(rig.compute, &error));
     assert_ok(streamer_check(rig.streamer, &error));
+    pinned = streamer_stats(rig.streamer).pinned_bytes;
+    assert_true(pinned <= streamer_stats(rig.streamer).host_bytes);
+    assert_int_equal(streamer_stats(rig.streamer).unpinned.status != SHOAL_OK,
+        pin != SHOAL_PIN_OFF && options.failing_pin &&
+            fake_counts(rig.device).pins >= options.failing_pin);
     streamer_destroy(&rig.streamer);
     rig.device->ops->stream_destroy(&rig.compute);
     arena_close(&rig.arena);
@@ -273,6 +281,13 @@ static void walk_late(struct noise_model *m, const struct streamer_place *places
     for (int i = 0; i < WALKS * (BLOCKS + 1); i++)
         compare(m, i % (BLOCKS + 1), seen[i]);
     watchdog_clear();
+    return pinned;
+}
+
+static void walk_late(struct noise_model *m, const struct streamer_place *places,
+    uint64_t ring_bytes, uint64_t staging_bytes)
+{
+    (void)walk_late_with(m, places, ring_bytes, staging_bytes, lateness(), SHOAL_PIN_ON);
 }
 
 /* How the blocks' files are, and whether some cross packed though these are plain. */
@@ -305,6 +320,31 @@ static void test_streamer(void **state)
     stream(PLAIN);
     stream(PACKED);
     stream(PACKING);
+}
+
+/* The same bytes whatever is pinned, and from whichever image on the system refuses. */
+static void test_pins(void **state)
+{
+    struct streamer_place places[BLOCKS] = {0};
+    struct noise_model m;
+    uint64_t all, some, staging;
+
+    (void)state;
+    noise_open(&m, 5, false);
+    places[2].disk = places[7].resident = true;
+    all = walk_late_with(&m, places, m.largest * 2, 2 * STAGING, lateness(), SHOAL_PIN_ON);
+    assert_int_equal(
+        walk_late_with(&m, places, m.largest * 2, 2 * STAGING, lateness(), SHOAL_PIN_OFF), 0);
+    staging = walk_late_with(&m, places, m.largest * 2, 2 * STAGING, lateness(), SHOAL_PIN_STAGING);
+    assert_int_equal(staging, 2 * STAGING);
+    for (int64_t failing = 1; failing < BLOCKS; failing += 1 + failing / 2) {
+        struct fake_options options = lateness();
+
+        options.failing_pin = failing;
+        some = walk_late_with(&m, places, m.largest * 2, 2 * STAGING, options, SHOAL_PIN_ON);
+        assert_true(some < all && (failing == 1 ? some == 0 : some >= staging));
+    }
+    noise_close(&m);
 }
 
 /* ---- pictures ---- */
@@ -514,6 +554,7 @@ int main(void)
         cmocka_unit_test(test_failures_stay_in_their_stream),
         cmocka_unit_test(test_misuse_is_noticed),
         cmocka_unit_test(test_streamer),
+        cmocka_unit_test(test_pins),
         cmocka_unit_test(test_pictures),
         cmocka_unit_test(test_failing_copies),
         cmocka_unit_test(test_failing_operations),

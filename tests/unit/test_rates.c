@@ -82,12 +82,13 @@ static void test_guessed_cards(void **state)
     for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
         struct rates guessed, published;
 
-        rates_guess_card(&guessed, cards[i][0]);
+        rates_guess_card(&guessed, cards[i][0], 4);
         assert_ok(rates_of_card(cards[i][1], &published, &error));
         assert_int_equal(guessed.origin, RATES_GUESSED);
         assert_string_equal(guessed.name, "this machine");
         assert_true(guessed.flops[WORK_LINEAR] == published.flops[WORK_LINEAR]);
         assert_true(guessed.link_bytes == published.link_bytes);
+        assert_true(guessed.pack_bytes == 4e9);
     }
 }
 

@@ -132,7 +132,7 @@ static void host_unregister(struct device *device, void *pages)
 
 /*
  * A lost context is of no use to anybody else in the process either: it is reset, so that the card
- * can be opened again.
+ * can be opened again where the driver allows that.
  */
 static void cuda_destroy(struct device *device)
 {
@@ -216,8 +216,15 @@ static enum shoal_status open_context(struct cuda_device *cuda, struct shoal_err
 
     if (result == CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE) result = CUDA_SUCCESS;
     TRY(cuda_check(driver, result, "preparing the card's context", error));
-    TRY(cuda_check(driver, driver->context_retain(&cuda->context, cuda->handle),
-        "opening the card's context (its memory may be in use by others)", error));
+    result = driver->context_retain(&cuda->context, cuda->handle);
+    /* Measured: after a wild address the driver refuses every context, whatever is reset. */
+    if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
+        FAIL(error, SHOAL_E_DEVICE,
+            "%s is lost to this process by what failed before, until it ends; another process can "
+            "use it, and this one the CPU",
+            cuda->name);
+    TRY(cuda_check(
+        driver, result, "opening the card's context (its memory may be in use by others)", error));
     return cuda_check(driver, driver->context_set_current(cuda->context),
         "making the card's context current", error);
 }
@@ -239,6 +246,8 @@ static enum shoal_status take_overhead(struct cuda_device *cuda, struct shoal_er
 /* What comes later: streams and events, kernels of libraries that are loaded when they are first
  * used, and the arena's last piece, which the driver rounds up. */
 #define LATER_BYTES ((uint64_t)8 << 20)
+/* The same of the process's memory: 31 to 70 MiB were measured. */
+#define HOST_LATER_BYTES ((uint64_t)96 << 20)
 
 /* Takes of the process so far, by card: the most that was seen, so that all its plans count with
  * the same. */
@@ -283,8 +292,11 @@ static enum shoal_status open_measured(
     resident_after = memory_resident();
     cuda->overhead_bytes = steady(&most_overhead[ordinal], cuda->overhead_bytes + LATER_BYTES);
     cuda->host_bytes = steady(&most_host[ordinal],
-        resident_after > resident_before ? resident_after - resident_before : 0);
-    if (!known) cuda->free_bytes = before + CONTEXT_BYTES;
+        HOST_LATER_BYTES +
+            (resident_after > resident_before ? resident_after - resident_before : 0));
+    /* A slice of a card has less than NVML says of the whole. */
+    if (!known || cuda->free_bytes > before + CONTEXT_BYTES)
+        cuda->free_bytes = before + CONTEXT_BYTES;
     if (cuda->free_bytes > cuda->card_bytes) cuda->free_bytes = cuda->card_bytes;
     return SHOAL_OK;
 }

@@ -120,14 +120,6 @@ static struct figures run(const struct shoal_model *model, const struct shoal_re
     return figures;
 }
 
-/* The mean of the steps after the first: reads run ahead into the next step, so the best of them
- * has borrowed from others. */
-static double mean_step(const struct figures *f, int32_t steps)
-{
-    return (f->report.phase_seconds[SHOAL_PHASE_STEPS] - f->report.first_step_seconds) /
-           (steps - 1);
-}
-
 static struct shoal_request request_for(
     const struct shoal_model *model, const char *width, const char *height, int32_t steps)
 {
@@ -161,7 +153,9 @@ static void bench_disk(const struct shoal_model *model, char **args)
     tight.ram_bytes = size_of(args[2]);
     tight.steps = 6;
     f = run(model, &tight);
-    step = mean_step(&f, tight.steps);
+    /* The mean: reads run ahead into the next step, so the best of them has borrowed from others.
+     */
+    step = f.report.mean_step_seconds;
     small = (small + plain_rate(args[0], false)) / 2;
     large = (large + plain_rate(args[0], true)) / 2;
     arithmetic = run(model, &free).report.step_seconds;
@@ -203,7 +197,7 @@ static void bench_predict(const struct shoal_model *model, char **args, int n)
         request.ram_bytes = size_of(comma + 1);
         *comma = ',';
         f = run(model, &request);
-        step = mean_step(&f, request.steps);
+        step = f.report.mean_step_seconds;
         off = f.plan.step_seconds / step - 1;
         if (off > worst || -off > worst) worst = off > 0 ? off : -off;
         printf("%20s %3d of %2d %8.2f %8.2f %9.2f %8.3f s %7.3f s %+6.1f%%\n", args[i],

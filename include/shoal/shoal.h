@@ -301,6 +301,7 @@ struct shoal_report {
     double phase_seconds[SHOAL_PHASES];
     double first_step_seconds; /* which reads the weights */
     double step_seconds;       /* the best of the others; of a single step, that one */
+    double mean_step_seconds;  /* of the others */
     char reader[64];           /* how files were read: "io_uring, direct" */
     uint64_t pinned_bytes;     /* of host memory, at most */
     bool replanned; /* weights were not packed after all: another plan than this was run */

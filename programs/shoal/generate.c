@@ -72,8 +72,9 @@ static void print_json_report(const struct job *job, const struct shoal_report *
     printf(", \"note\": ");
     cli_json_string(stdout, report->note);
     printf(", \"seconds\": %.6f, \"wait_seconds\": %.6f, \"first_step_seconds\": %.6f, "
-           "\"step_seconds\": %.6f",
-        report->seconds, report->wait_seconds, report->first_step_seconds, report->step_seconds);
+           "\"step_seconds\": %.6f, \"mean_step_seconds\": %.6f",
+        report->seconds, report->wait_seconds, report->first_step_seconds, report->step_seconds,
+        report->mean_step_seconds);
     for (int phase = 0; phase < SHOAL_PHASES; phase++)
         printf(", \"%s_seconds\": %.6f", shoal_phase_name((enum shoal_phase)phase),
             report->phase_seconds[phase]);

@@ -11,7 +11,7 @@
 
 /* A card, or in place of all cards why there are none. */
 struct found {
-    char name[16]; /* "cuda:0" */
+    char name[24]; /* "cuda:0" */
     struct cuda_card card;
     struct shoal_error why_not; /* status: SHOAL_OK if it can be used */
 };

@@ -129,7 +129,9 @@ static void report_steps(struct real_stage *r)
         trace_add(r->trace, TRACE_PHASE, name, begin_ns, end_ns, report->step_bytes);
         if (i == 0) report->first_step_seconds = seconds;
         if (i <= 1 || seconds < report->step_seconds) report->step_seconds = seconds;
+        if (i > 0) report->mean_step_seconds += seconds / (r->steps.given - 1);
     }
+    if (r->steps.given == 1) report->mean_step_seconds = report->step_seconds;
     steps_close(&r->steps);
 }
 

@@ -218,13 +218,12 @@ static enum shoal_status open_context(struct cuda_device *cuda, struct shoal_err
     TRY(cuda_check(driver, result, "preparing the card's context", error));
     result = driver->context_retain(&cuda->context, cuda->handle);
     /* Measured: after a wild address the driver refuses every context, whatever is reset. */
-    if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
-        FAIL(error, SHOAL_E_DEVICE,
-            "%s is lost to this process by what failed before, until it ends; another process can "
-            "use it, and this one the CPU",
-            cuda->name);
-    TRY(cuda_check(
-        driver, result, "opening the card's context (its memory may be in use by others)", error));
+    TRY(cuda_check(driver, result,
+        result == CUDA_ERROR_ILLEGAL_ADDRESS
+            ? "the card is lost to this process until it ends, by what failed before; another "
+              "process can use it, and this one the CPU: opening its context"
+            : "opening the card's context (its memory may be in use by others)",
+        error));
     return cuda_check(driver, driver->context_set_current(cuda->context),
         "making the card's context current", error);
 }

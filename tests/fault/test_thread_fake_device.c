@@ -251,7 +251,8 @@ static void compare(const struct noise_model *m, int index, char **seen)
 /* Nothing is looked at before all is given: the device is as late as it can be. Returns what was
  * pinned. */
 static uint64_t walk_late_with(struct noise_model *m, const struct streamer_place *places,
-    uint64_t ring_bytes, uint64_t staging_bytes, struct fake_options options, enum shoal_pin pin)
+    uint64_t ring_bytes, uint64_t staging_bytes, struct fake_options options, enum shoal_pin pin,
+    enum reader_backend backend)
 {
     uint64_t pinned;
     char *seen[WALKS * (BLOCKS + 1)][2];
@@ -261,6 +262,7 @@ static uint64_t walk_late_with(struct noise_model *m, const struct streamer_plac
     watchdog_set("the streamer on a late device", SECONDS);
     rig_open(&rig, m, fake(options), places, ring_bytes, staging_bytes);
     rig.setup.pin = pin;
+    rig.setup.backend = backend;
     assert_ok(rig_start(&rig, &error));
     for (int walk = 0; walk < WALKS; walk++) {
         look_later(&rig, BLOCKS, seen[walk * (BLOCKS + 1) + BLOCKS]);
@@ -287,7 +289,8 @@ static uint64_t walk_late_with(struct noise_model *m, const struct streamer_plac
 static void walk_late(struct noise_model *m, const struct streamer_place *places,
     uint64_t ring_bytes, uint64_t staging_bytes)
 {
-    (void)walk_late_with(m, places, ring_bytes, staging_bytes, lateness(), SHOAL_PIN_ON);
+    (void)walk_late_with(
+        m, places, ring_bytes, staging_bytes, lateness(), SHOAL_PIN_ON, READER_AUTO);
 }
 
 /* How the blocks' files are, and whether some cross packed though these are plain. */
@@ -322,27 +325,35 @@ static void test_streamer(void **state)
     stream(PACKING);
 }
 
-/* The same bytes whatever is pinned, and from whichever image on the system refuses. */
+/* The same bytes whatever is pinned, and from whichever image on the system refuses; also if a read
+ * is under way when the next walk wants what it brings. */
 static void test_pins(void **state)
 {
+    const enum reader_backend backends[] = {READER_AUTO, READER_THREADS};
     struct streamer_place places[BLOCKS] = {0};
     struct noise_model m;
-    uint64_t all, some, staging;
 
     (void)state;
     noise_open(&m, 5, false);
     places[2].disk = places[7].resident = true;
-    all = walk_late_with(&m, places, m.largest * 2, 2 * STAGING, lateness(), SHOAL_PIN_ON);
-    assert_int_equal(
-        walk_late_with(&m, places, m.largest * 2, 2 * STAGING, lateness(), SHOAL_PIN_OFF), 0);
-    staging = walk_late_with(&m, places, m.largest * 2, 2 * STAGING, lateness(), SHOAL_PIN_STAGING);
-    assert_int_equal(staging, 2 * STAGING);
-    for (int64_t failing = 1; failing < BLOCKS; failing += 1 + failing / 2) {
-        struct fake_options options = lateness();
+    for (int b = 0; b < 2; b++) {
+        const uint64_t ring = m.largest * 2, staging = 2 * STAGING;
+        uint64_t all =
+            walk_late_with(&m, places, ring, staging, lateness(), SHOAL_PIN_ON, backends[b]);
 
-        options.failing_pin = failing;
-        some = walk_late_with(&m, places, m.largest * 2, 2 * STAGING, options, SHOAL_PIN_ON);
-        assert_true(some < all && (failing == 1 ? some == 0 : some >= staging));
+        assert_int_equal(
+            walk_late_with(&m, places, ring, staging, lateness(), SHOAL_PIN_OFF, backends[b]), 0);
+        assert_int_equal(
+            walk_late_with(&m, places, ring, staging, lateness(), SHOAL_PIN_STAGING, backends[b]),
+            staging);
+        for (int64_t failing = 1; failing < BLOCKS; failing += 1 + failing / 2) {
+            struct fake_options options = lateness();
+            uint64_t some;
+
+            options.failing_pin = failing;
+            some = walk_late_with(&m, places, ring, staging, options, SHOAL_PIN_ON, backends[b]);
+            assert_true(some < all && (failing == 1 ? some == 0 : some >= staging));
+        }
     }
     noise_close(&m);
 }

@@ -35,7 +35,8 @@ quietly()
 
 build_program()
 {
-    [ -f "$build/build.ninja" ] || quietly meson setup "$build" "$root" -Dstatic_deps=true
+    [ -f "$build/build.ninja" ] || quietly meson setup "$build" "$root" -Dstatic_deps=true \
+        -Dgpu_archs=75,80,86,89,90,100,120
     quietly ninja -C "$build" programs/shoal/shoal
     install -m 755 "$build/programs/shoal/shoal" "$stage/bin/"
     strip "$stage/bin/shoal"

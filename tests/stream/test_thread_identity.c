@@ -139,7 +139,7 @@ static void test_slots_and_buffers(void **state)
 
     (void)state;
     r.resident_blocks = 0;
-    for (r.prefetch_slots = 2; r.prefetch_slots <= 6; r.prefetch_slots++)
+    for (r.prefetch_slots = 2; r.prefetch_slots <= 6; r.prefetch_slots += STRIDE)
         assert_int_equal(run(&r), reference);
     r.prefetch_slots = SHOAL_AUTO;
     r.buffer = SHOAL_BUFFER_SINGLE;
@@ -169,7 +169,7 @@ static void test_lanes_and_counts(void **state)
     r.count = 2;
     r.resident_blocks = 1;
     reference = run(&r);
-    for (r.lanes = 1; r.lanes <= 4; r.lanes++)
+    for (r.lanes = 1; r.lanes <= 4; r.lanes += STRIDE)
         assert_int_equal(run(&r), reference);
 
     struct shoal_error error = {0};

@@ -29,6 +29,21 @@ char *size_format(char text[SIZE_TEXT_BYTES], uint64_t bytes);
 /* The same, rounded up: a least budget that is shown must do when it is typed in. */
 char *size_format_up(char text[SIZE_TEXT_BYTES], uint64_t bytes);
 
+static inline uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* How many of b hold a. Neither is negative. */
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {

@@ -23,6 +23,12 @@ struct checkpoint_tensor {
     const struct file *file;
 };
 
+/* Of a type that is not quantised. */
+static inline uint64_t checkpoint_elements(const struct checkpoint_tensor *tensor)
+{
+    return tensor->bytes / (uint64_t)dtype_bytes(tensor->dtype, 1);
+}
+
 struct checkpoint;
 
 /*

@@ -15,15 +15,6 @@
 
 /* ---- parts ---- */
 
-static int32_t count_parts(const struct block *block)
-{
-    int32_t count = 0;
-
-    for (int32_t i = 0; i < block->weight_count; i++)
-        count += block->weights[i].piece_count;
-    return count;
-}
-
 static void list_parts(struct cargo *c, const struct cargo_room *rooms)
 {
     struct cargo_part *part = c->parts;
@@ -156,7 +147,7 @@ static uint64_t image_bytes(const struct cargo *c, uint64_t read_bytes)
 static enum shoal_status init_parts(struct cargo *c, const struct block *block,
     const struct cargo_room *rooms, struct shoal_error *error)
 {
-    *c = (struct cargo){.block = block, .part_count = count_parts(block)};
+    *c = (struct cargo){.block = block, .part_count = block_piece_count(block)};
     c->parts = mem_calloc((size_t)c->part_count, sizeof *c->parts);
     if (!c->parts) FAIL_MEMORY(error);
     list_parts(c, rooms);
@@ -220,7 +211,7 @@ enum shoal_status cargo_measure(const struct block *block, const struct cargo_ro
 static enum shoal_status check_payload(const struct checkpoint_tensor *tensor, const char *data,
     uint64_t bytes, struct shoal_error *error)
 {
-    uint64_t count = tensor->bytes / (uint64_t)dtype_bytes(tensor->dtype, 1);
+    uint64_t count = checkpoint_elements(tensor);
     enum shoal_status status;
     struct wire_info info;
     char what[64];
@@ -322,9 +313,8 @@ enum shoal_status cargo_pack(const struct cargo *cargo, const struct cargo_chunk
             continue;
         }
         if (offset == tensor->offset)
-            wire_begin(&packer->encoder, tensor->dtype,
-                tensor->bytes / (uint64_t)dtype_bytes(tensor->dtype, 1), part->room->table,
-                image + part->offset, part->room->bytes);
+            wire_begin(&packer->encoder, tensor->dtype, checkpoint_elements(tensor),
+                part->room->table, image + part->offset, part->room->bytes);
         wire_add(&packer->encoder, packer->pool, data + copy->from, copy->bytes);
         if (offset + copy->bytes == tensor->offset + tensor->stored_bytes)
             TRY(end_part(cargo, part, packer, error));

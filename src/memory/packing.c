@@ -32,15 +32,6 @@ struct sampling {
 
 /* ---- which ---- */
 
-static int32_t count_pieces(const struct block *block)
-{
-    int32_t count = 0;
-
-    for (int32_t w = 0; w < block->weight_count; w++)
-        count += block->weights[w].piece_count;
-    return count;
-}
-
 static bool holds_payloads(const struct block *block)
 {
     for (int32_t w = 0; w < block->weight_count; w++)
@@ -65,7 +56,7 @@ static bool may_pack(const struct block *block, const struct checkpoint_tensor *
         for (int32_t p = 0; p < block->weights[w].piece_count; p++)
             overlaps += overlap(block->weights[w].pieces[p], tensor);
     return overlaps == 1 && wire_packs(tensor->dtype) &&
-           wire_may_pack(tensor->dtype, tensor->bytes / (uint64_t)dtype_bytes(tensor->dtype, 1));
+           wire_may_pack(tensor->dtype, checkpoint_elements(tensor));
 }
 
 static void add_candidates(struct sampling *s, const struct block *block, struct cargo_room *rooms)
@@ -82,12 +73,13 @@ static enum shoal_status list_candidates(struct sampling *s, struct packing *pac
     size_t pieces = 0;
 
     for (int32_t i = 0; i < packing->count; i++)
-        pieces += (size_t)count_pieces(&blocks[i]);
+        pieces += (size_t)block_piece_count(&blocks[i]);
     packing->rooms = mem_calloc((size_t)packing->count, sizeof *packing->rooms);
     s->candidates = mem_calloc(pieces, sizeof *s->candidates);
     if (!packing->rooms || !s->candidates) FAIL_MEMORY(error);
     for (int32_t i = 0; i < packing->count; i++) {
-        packing->rooms[i] = mem_calloc((size_t)count_pieces(&blocks[i]), sizeof *packing->rooms[i]);
+        packing->rooms[i] =
+            mem_calloc((size_t)block_piece_count(&blocks[i]), sizeof *packing->rooms[i]);
         if (!packing->rooms[i]) FAIL_MEMORY(error);
         add_candidates(s, &blocks[i], packing->rooms[i]);
     }
@@ -126,7 +118,7 @@ static uint64_t join_pages(const struct checkpoint_tensor *tensor, char *pages)
 static void keep_room(const struct candidate *c, char *pages)
 {
     const struct checkpoint_tensor *tensor = c->tensor;
-    uint64_t count = tensor->bytes / (uint64_t)dtype_bytes(tensor->dtype, 1);
+    uint64_t count = checkpoint_elements(tensor);
     uint64_t sampled = join_pages(tensor, pages), bound = wire_bound(tensor->dtype, count), bytes;
     struct wire_estimate estimate = wire_estimate(tensor->dtype, pages, sampled);
     double part = estimate.part * (1 + MARGIN) + MARGIN_ERRORS * estimate.error;
@@ -182,7 +174,7 @@ static void drop_empty(struct packing *packing, const struct block *blocks)
     for (int32_t i = 0; i < packing->count; i++) {
         uint64_t bytes = 0;
 
-        for (int32_t p = 0; p < count_pieces(&blocks[i]); p++)
+        for (int32_t p = 0; p < block_piece_count(&blocks[i]); p++)
             bytes += packing->rooms[i][p].bytes;
         if (bytes) continue;
         mem_free(packing->rooms[i]);

@@ -24,6 +24,15 @@ void model_destroy(struct model **model)
     *model = NULL;
 }
 
+int32_t block_piece_count(const struct block *block)
+{
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < block->weight_count; i++)
+        count += block->weights[i].piece_count;
+    return count;
+}
+
 void block_bind(const struct block *block, device_addr base, struct matrix *weights)
 {
     for (int32_t i = 0; i < block->weight_count; i++) {

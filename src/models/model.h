@@ -40,6 +40,9 @@ struct block {
     uint64_t bytes; /* of all weights, each at its aligned offset; a multiple of the alignment */
 };
 
+/* Of all its weights. */
+int32_t block_piece_count(const struct block *block);
+
 /* Fills weights[i] for a block whose bytes lie at `base` on the device. */
 void block_bind(const struct block *block, device_addr base, struct matrix *weights);
 

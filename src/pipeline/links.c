@@ -26,12 +26,12 @@ enum shoal_status links_rates_path(const char *device, char **path, struct shoal
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     const bool cpu = strcmp(device, "cpu") == 0;
+    const char *dash = cpu ? "" : "-", *whose = cpu ? "" : device;
 
     if (cache && cache[0] == '/') /* any other is to be ignored, says its specification */
-        *path = mem_format("%s/shoal/rates%s%s.json", cache, cpu ? "" : "-", cpu ? "" : device);
+        *path = mem_format("%s/shoal/rates%s%s.json", cache, dash, whose);
     else if (home && home[0] == '/')
-        *path =
-            mem_format("%s/.cache/shoal/rates%s%s.json", home, cpu ? "" : "-", cpu ? "" : device);
+        *path = mem_format("%s/.cache/shoal/rates%s%s.json", home, dash, whose);
     else
         FAIL(error, SHOAL_E_MISSING,
             "no folder for rates: set HOME or XDG_CACHE_HOME, or name a file with --rates");

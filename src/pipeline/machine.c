@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/size.h"
 #include "base/thread.h"
 #include "base/trace.h"
 #include "device/cpu/cpu.h"
@@ -22,6 +23,7 @@ static enum shoal_status rates_elsewhere(
 static enum shoal_status rates_here(const struct shoal_request *request,
     const struct target *target, struct rates *rates, struct shoal_error *error)
 {
+    const int threads = request->threads ? request->threads : thread_cores();
     char *path = NULL;
     enum shoal_status status = SHOAL_OK;
 
@@ -30,10 +32,9 @@ static enum shoal_status rates_here(const struct shoal_request *request,
     if (links_rates_path(target->name, &path, NULL) == SHOAL_OK && file_kind(path) == FILE_REGULAR)
         status = rates_read(path, rates, error);
     else if (target->device)
-        rates_guess_card(rates, cuda_info(target->device).name,
-            request->threads ? request->threads : thread_cores());
+        rates_guess_card(rates, cuda_info(target->device).name, threads);
     else
-        rates_guess(rates, request->threads ? request->threads : thread_cores());
+        rates_guess(rates, threads);
     mem_free(path);
     return status;
 }
@@ -79,17 +80,12 @@ static uint64_t result_bytes(const struct job *job)
     return count * (3 * pixels + 2 * latents) + 3 * pixels * (sizeof(float) + 1);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Headers and what is made of them. */
 static uint64_t checkpoint_bytes(const struct checkpoint *checkpoint, uint64_t reading_bytes)
 {
     uint64_t count = checkpoint_count(checkpoint);
 
-    return larger(TENSOR_BYTES * count + 2 * checkpoint_header_bytes(checkpoint),
+    return max_u64(TENSOR_BYTES * count + 2 * checkpoint_header_bytes(checkpoint),
         reading_bytes + TENSOR_KEPT_BYTES * count);
 }
 
@@ -97,7 +93,7 @@ static uint64_t tokenizer_bytes(const struct shoal_model *model)
 {
     uint64_t count = (uint64_t)tokenizer_vocab(model->tokenizer);
 
-    return larger(TOKEN_BYTES * count, model->tokenizer_bytes + TOKEN_KEPT_BYTES * count);
+    return max_u64(TOKEN_BYTES * count, model->tokenizer_bytes + TOKEN_KEPT_BYTES * count);
 }
 
 /* What moving the weights takes beside them: the lists of the largest phase, and the trace's spans:

@@ -87,16 +87,6 @@ static bool spread_next(struct spread *s)
 
 /* ---- layouts ---- */
 
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Room in the staging ring for all of a read at once. */
 static uint64_t staged_bytes(uint64_t read_bytes)
 {
@@ -437,7 +427,7 @@ static void solve_phase(
     s.device_bytes = beside(limits->vram_bytes, limits->context_bytes);
     choices_init(&s);
     find_least(&s);
-    if (out->least_bytes <= limits->vram_bytes && out->least_ram_bytes <= s.host_bytes) {
+    if (out->least_bytes <= s.device_bytes && out->least_ram_bytes <= s.host_bytes) {
         s.best_seconds = s.worth_seconds = INFINITY;
         try_layouts(&s);
         s.worth_seconds = s.best_seconds * (1 + TIE);

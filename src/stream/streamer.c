@@ -231,7 +231,7 @@ static void unpack(
         device_addr values = to + part->values_offset;
 
         if (part->packed) {
-            int64_t count = (int64_t)tensor->bytes / dtype_bytes(tensor->dtype, 1);
+            int64_t count = (int64_t)checkpoint_elements(tensor);
 
             ops->compute->unpack(s->setup.compute, matrix_at(values, tensor->dtype, 1, count),
                 span + part->offset, part->bytes);

@@ -1,6 +1,9 @@
 /* A CUDA driver whose calls can be made to fail. */
 #include "cuda/faulty_driver.h"
 
+#include "device/cuda/cuda.h"
+
+#include <stdio.h>
 #include <string.h>
 
 struct faults faults;
@@ -83,5 +86,15 @@ bool faulty_releases(const char *symbol)
 {
     for (int i = 0; i < CALL_COUNT; i++)
         if (opened[i] < 0 && strcmp(symbol, symbols[i]) == 0) return true;
+    return false;
+}
+
+bool faulty_has_card(void)
+{
+    struct shoal_error error = {0};
+    int32_t cards;
+
+    if (cuda_count(&cards, &error) == SHOAL_OK) return true;
+    printf("%s\n", error.text);
     return false;
 }

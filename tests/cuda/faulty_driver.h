@@ -33,6 +33,9 @@ extern struct faults faults;
  * release do so even when they fail, as the real ones do. Clears the faults. */
 void faulty_driver(struct cuda_driver *driver, const struct cuda_driver *inner);
 
+/* For tests on a real card, which skip where there is none: then it says why. */
+bool faulty_has_card(void);
+
 /* Whether a call only releases: a device that is closed says nothing of its failing. */
 bool faulty_releases(const char *symbol);
 

@@ -30,24 +30,36 @@ static double tolerance_of(const struct conv_case *c)
     return exact ? EXACT : ROUNDED;
 }
 
-static void check_conv(const struct conv_case *c)
+/* A case's operands, new ones; the next check drops them. */
+struct conv_operands {
+    struct operand *x, *w, *bias, *affine, *y;
+    struct conv conv; /* but for the affine map's place, which changes */
+};
+
+static struct conv_operands operands_of(const struct conv_case *c)
 {
     int64_t pixels = c->height * c->width, taps = c->kernel * c->kernel;
-    struct operand *x = gpu_input(c->x, c->in, pixels / c->upsample / c->upsample);
-    struct operand *w = gpu_input(c->w, c->out, c->in * taps);
-    struct operand *bias = c->bias ? gpu_input(c->w, 1, c->out) : NULL;
-    struct operand *affine = c->affine ? gpu_input(DTYPE_F32, 2, c->in) : NULL;
-    struct operand *y =
-        c->accumulate ? gpu_inout(c->y, c->out, pixels) : gpu_output(c->y, c->out, pixels);
-    struct conv conv = {.height = c->height,
-        .width = c->width,
-        .kernel = c->kernel,
-        .upsample = c->upsample,
-        .accumulate = c->accumulate,
-        .activation = c->silu ? ACTIVATION_SILU : ACTIVATION_NONE};
+    struct conv_operands o = {.conv = {.height = c->height,
+                                  .width = c->width,
+                                  .kernel = c->kernel,
+                                  .upsample = c->upsample,
+                                  .accumulate = c->accumulate,
+                                  .activation = c->silu ? ACTIVATION_SILU : ACTIVATION_NONE}};
 
-    GPU_CHECK(
-        tolerance_of(c), conv2d, on(y), on(x), on(w), on(bias), (conv.affine = on(affine), &conv));
+    o.x = gpu_input(c->x, c->in, pixels / c->upsample / c->upsample);
+    o.w = gpu_input(c->w, c->out, c->in * taps);
+    if (c->bias) o.bias = gpu_input(c->w, 1, c->out);
+    if (c->affine) o.affine = gpu_input(DTYPE_F32, 2, c->in);
+    o.y = c->accumulate ? gpu_inout(c->y, c->out, pixels) : gpu_output(c->y, c->out, pixels);
+    return o;
+}
+
+static void check_conv(const struct conv_case *c)
+{
+    struct conv_operands o = operands_of(c);
+
+    GPU_CHECK(tolerance_of(c), conv2d, on(o.y), on(o.x), on(o.w), on(o.bias),
+        (o.conv.affine = on(o.affine), &o.conv));
 }
 
 /* Everything that a convolution can be asked for, crossed. */
@@ -164,26 +176,15 @@ static void test_small_workspace(void **state)
 
 static void time_conv(const struct conv_case *c)
 {
+    struct conv_operands o = operands_of(c);
     int64_t pixels = c->height * c->width, taps = c->kernel * c->kernel;
     int64_t inputs = pixels / c->upsample / c->upsample * c->in;
-    struct operand *x = gpu_input(c->x, c->in, inputs / c->in);
-    struct operand *w = gpu_input(c->w, c->out, c->in * taps);
-    struct operand *bias = gpu_input(c->w, 1, c->out);
-    struct operand *affine = c->affine ? gpu_input(DTYPE_F32, 2, c->in) : NULL;
-    struct operand *y =
-        c->accumulate ? gpu_inout(c->y, c->out, pixels) : gpu_output(c->y, c->out, pixels);
-    struct conv conv = {.height = c->height,
-        .width = c->width,
-        .kernel = c->kernel,
-        .upsample = c->upsample,
-        .accumulate = c->accumulate,
-        .activation = c->silu ? ACTIVATION_SILU : ACTIVATION_NONE};
     double flops = 2.0 * (double)(pixels * taps) * (double)(c->in * c->out);
     int64_t bytes = dtype_bytes(c->x, inputs) + dtype_bytes(c->w, c->out * c->in * taps) +
                     dtype_bytes(c->y, pixels * c->out) * (1 + c->accumulate);
 
-    GPU_TIME(flops, bytes, tolerance_of(c), conv2d, on(y), on(x), on(w), on(bias),
-        (conv.affine = on(affine), &conv));
+    GPU_TIME(flops, bytes, tolerance_of(c), conv2d, on(o.y), on(o.x), on(o.w), on(o.bias),
+        (o.conv.affine = on(o.affine), &o.conv));
 }
 
 /* A FLUX decoder's, of a picture of 1024 x 1024: resnets, upsamplers whole and in pieces, shortcut

@@ -97,11 +97,6 @@ static inline const void *element_of(struct matrix m, int64_t row, int64_t col)
     return (const char *)(uintptr_t)m.addr + dtype_bytes(m.dtype, row * m.stride + col);
 }
 
-static inline int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Elements [first, first + n) of a row, widened. Quantised ones may begin and end within blocks:
  * that is slow, and rare, since vectors are hardly ever quantised. */
 static inline void widen_row(const struct kernels *kernels, struct matrix m, int64_t row,

@@ -105,7 +105,7 @@ static const struct tile {
 static const struct tile *best_tile(const struct cuda_device *cuda, int64_t m, int64_t n)
 {
     const struct tile *best = NULL;
-    int64_t least = 0;
+    int64_t fewest = 0;
 
     for (int i = 0; i < TILES; i++) {
         const struct tile *t = &tiles[i];
@@ -113,9 +113,9 @@ static const struct tile *best_tile(const struct cuda_device *cuda, int64_t m, i
 
         if (t->shared_bytes > cuda->shared_bytes) continue;
         ticks = ceil_div(count, cuda->processors) * (t->m * t->n + 48 * (t->m + t->n));
-        if (!best || ticks < least) {
+        if (!best || ticks < fewest) {
             best = t;
-            least = ticks;
+            fewest = ticks;
         }
     }
     assert(best);

@@ -9,11 +9,6 @@
 #define SHORT_RUNS 2     /* that a group has under way at once */
 #define LONG_THREADS 128 /* of a block, at least, if there is work for them */
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int64_t whole_warps(int64_t threads)
 {
     return ceil_div(threads, WARP) * WARP;

@@ -11,11 +11,6 @@ static_assert(sizeof(struct copy_args) == sizeof(struct combine), "a kernel's ar
 /* Blocks that keep every processor busy and share what they load once; threads go on from there. */
 #define BLOCKS_PER_PROCESSOR 16
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 bool cuda_plain(struct stream *stream, const char *doing, struct matrix m)
 {
     char text[160];

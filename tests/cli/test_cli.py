@@ -249,6 +249,8 @@ def generate_json_is_one_object(folder):
     figures = json.loads(result.out)
     expect(figures["prompt"] == 'a "red"\tapple \u00e9', figures)
     expect(figures["report"]["peak_vram_bytes"] == figures["plan"]["peak_vram_bytes"], figures)
+    expect(figures["report"]["mean_step_seconds"] >= figures["report"]["step_seconds"] > 0, figures)
+    expect(figures["report"]["driver_vram_bytes"] == figures["report"]["pinned_bytes"] == 0, figures)
     expect(len(figures["notes"]) == 1 and "--negative" in figures["notes"][0], figures)
     pictures = figures["pictures"]
     expect([picture["seed"] for picture in pictures] == [5, 6], pictures)

@@ -156,5 +156,23 @@ def what_a_plan_says(folder):
     expect(plan("--wire", "raw", "--vram", "6MiB")[0]["notes"] == [], what="raw takes effect")
 
 
+@case
+def what_a_plan_says_of_the_device(folder):
+    for name in ("abacus", "cuda:x", "cuda:99"):
+        refused(shoal("plan", "-p", "x", "--device", name), 2, "device", name, "cuda:N")
+    result = shoal("plan", "-p", "x", env=environment(SHOAL_DEVICE="abacus"))
+    refused(result, 2, "SHOAL_DEVICE", "abacus")
+    result = shoal("plan", "-p", "x", "--device", "cpu", env=environment(SHOAL_DEVICE="abacus"))
+    expect(result.code == 0 and "shoal-mini on cpu" in result.out, result)
+    result = shoal("plan", "-p", "x", env=environment(SHOAL_DEVICE=""))
+    on_card = "shoal-mini on cuda" in result.out
+    expect(on_card or "computing on the CPU:" in result.out, result, "says why not on a card")
+    for mode in ("staging", "off"):
+        result = shoal("plan", "-p", "x", "--pin", mode)
+        expect(result.code == 0 and "pin has no effect" in result.out, result)
+        expect("pin" not in shoal("plan", "-p", "x", "--on", "rtx4060", "--pin", mode).out, mode)
+    refused(shoal("plan", "-p", "x", "--pin", "maybe"), 2, "--pin", "maybe")
+
+
 if __name__ == "__main__":
     main()

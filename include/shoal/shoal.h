@@ -148,9 +148,11 @@ enum shoal_wire {
 /* Which host memory is pinned, so that a card copies from it at the link's full rate while it
  * computes. The CPU needs none. */
 enum shoal_pin {
-    SHOAL_PIN_ON,      /* what waits in host memory; where the system refuses, as staging */
-    SHOAL_PIN_STAGING, /* a small ring, through which all is copied once more */
-    SHOAL_PIN_OFF,     /* none: copies are slow, and computing waits for them */
+    SHOAL_PIN_ON, /* what waits in host memory; where the system refuses, as staging */
+    /* A small ring, through which all is copied once more; but for first copies of what waits, and
+     * for what is packed while it is read, which are slow. */
+    SHOAL_PIN_STAGING,
+    SHOAL_PIN_OFF, /* none: copies are slow, and computing waits for them */
 };
 
 #define SHOAL_AUTO (-1)
@@ -206,10 +208,10 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_parse_size(
 struct shoal_plan;
 
 /*
- * Works out what would run, without running it; opens the device, which the plan keeps. Fails for
- * bad input only: a budget that is too
- * small still gives a plan, one that does not fit (shoal_plan_fits) and whose text says what would.
- * The plan is the caller's to destroy; the model must outlive it.
+ * Works out what would run, without running it. A card is opened for that, and kept by the plan.
+ * Fails for bad input, and with SHOAL_E_DEVICE if the card that is asked for cannot be used. A
+ * budget that is too small still gives a plan, one that does not fit (struct shoal_plan_summary)
+ * and whose text says what would. The plan is the caller's to destroy; the model must outlive it.
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_plan_create(const struct shoal_model *model,
     const struct shoal_request *request, struct shoal_plan **plan, struct shoal_error *error);
@@ -219,7 +221,7 @@ SHOAL_API void shoal_plan_destroy(struct shoal_plan **plan);
 struct shoal_plan_summary {
     bool fits;
     bool packs;          /* packed blocks are packed while they are read: their files are plain */
-    uint64_t vram_bytes; /* the budget */
+    uint64_t vram_bytes; /* the budget; a card's free memory, if that is less */
     uint64_t peak_vram_bytes; /* what the run will use at its peak, exactly; 0 if it does not fit */
     uint64_t least_vram_bytes; /* the least budget that works with the same options */
     uint64_t full_vram_bytes;  /* from this budget on nothing streams */

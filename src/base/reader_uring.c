@@ -18,6 +18,7 @@ const struct backend uring_backend = {0};
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <liburing.h>
@@ -37,6 +38,29 @@ struct uring {
     bool armed;     /* the eventfd's read is in the ring */
     bool woken;
 };
+
+/*
+ * Rings are made and dropped one at a time: the next one may be mapped where the last one was, and
+ * a race detector, which sees no system call of liburing, learns their order from this lock.
+ */
+static struct mutex mapping = MUTEX_STATIC;
+
+static int map_ring(struct uring *u, struct io_uring_params *params)
+{
+    int code;
+
+    mutex_lock(&mapping);
+    code = -io_uring_queue_init_params((unsigned)u->depth + 1, &u->ring, params);
+    mutex_unlock(&mapping);
+    return code;
+}
+
+static void unmap_ring(struct uring *u)
+{
+    mutex_lock(&mapping);
+    io_uring_queue_exit(&u->ring);
+    mutex_unlock(&mapping);
+}
 
 /* What the kernel may say when it has too little at the moment; what is queued goes later. */
 static bool passes(int code)
@@ -183,7 +207,7 @@ static void uring_destroy(void *state)
         wait_for_news(u);
         reap(u);
     }
-    io_uring_queue_exit(&u->ring);
+    unmap_ring(u);
     close(u->event);
     mem_free(u);
 }
@@ -197,13 +221,12 @@ enum shoal_status uring_create(void **state, int depth, struct shoal_error *erro
     if (!u) FAIL_MEMORY(error);
     u->depth = depth;
     u->event = eventfd(0, EFD_CLOEXEC);
-    code =
-        u->event < 0 ? errno : -io_uring_queue_init_params((unsigned)depth + 1, &u->ring, &params);
+    code = u->event < 0 ? errno : map_ring(u, &params);
     if (!code) {
         /* Before it an eventfd's read would hold a thread, and be hard to end. */
         if (params.features & IORING_FEAT_FAST_POLL) arm(u);
         code = u->armed ? u->code : ENOSYS;
-        if (code) io_uring_queue_exit(&u->ring);
+        if (code) unmap_ring(u);
     }
     if (code) {
         if (u->event >= 0) close(u->event);

@@ -10,6 +10,12 @@ struct mutex {
     pthread_mutex_t handle;
 };
 
+/* For a mutex that lives as long as the process: it needs no mutex_init. */
+#define MUTEX_STATIC                                                                               \
+    {                                                                                              \
+        PTHREAD_MUTEX_INITIALIZER                                                                  \
+    }
+
 struct cond {
     pthread_cond_t handle;
 };

@@ -403,6 +403,34 @@ static void test_destroy_under_way(void **state)
     file_close(&file);
 }
 
+static void make_many(void *arg)
+{
+    bool *failed = arg;
+
+    for (int i = 0; i < 200 && !*failed; i++) {
+        struct shoal_error error = {0};
+        struct reader *reader;
+
+        *failed = reader_create(&reader, READER_AUTO, 1 + i % 8, &error) != SHOAL_OK;
+        reader_destroy(&reader);
+    }
+}
+
+/* The memory of a reader that is gone may be another thread's next reader's: no race of theirs. */
+static void test_threads_take_turns(void **state)
+{
+    bool failed[2] = {false, false};
+    struct shoal_error error = {0};
+    struct thread threads[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        assert_ok(thread_start(&threads[i], make_many, &failed[i], &error));
+    for (int i = 0; i < 2; i++)
+        thread_join(&threads[i]);
+    assert_false(failed[0] || failed[1]);
+}
+
 static void test_refusals(void **state)
 {
     struct shoal_error error = {0};
@@ -568,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_memory_file_system),
         cmocka_unit_test(test_wake),
         cmocka_unit_test(test_destroy_under_way),
+        cmocka_unit_test(test_threads_take_turns),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_results),
         cmocka_unit_test(test_io_uring_refused),

@@ -1,6 +1,7 @@
 /* shoal_bench_links: measures, tells, and stores what plans predict by. */
 #include "pipeline/links.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/size.h"
@@ -19,6 +20,40 @@
 #include <sys/stat.h>
 
 #define SMALL_FILE_BYTES ((uint64_t)1 << 30) /* less is read too fast to be measured well */
+
+/* ---- timing ---- */
+
+#define MOST_CALLS 1024
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double links_median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+double links_seconds(void (*body)(void *arg), void *arg, double seconds)
+{
+    double calls[MOST_CALLS];
+    uint64_t start = clock_ns();
+    int count = 0;
+
+    while (count < MOST_CALLS) {
+        uint64_t begun = clock_ns(), now;
+
+        body(arg);
+        now = clock_ns();
+        calls[count++] = (double)(now > begun ? now - begun : 1) * 1e-9;
+        if ((double)(now - start) * 1e-9 >= (count < 3 ? 3 * seconds : seconds)) break;
+    }
+    return links_median(calls, count);
+}
 
 /* ---- where rates are kept ---- */
 
@@ -116,8 +151,8 @@ static void report_text(const struct report *r, struct text *t)
     const struct rates *rates = &f->rates;
     char kept[48];
 
-    text_append(t, "%s; %s, %d thread%s; each figure is the best of several rounds\n\n", r->device,
-        cpu_describe(), r->threads, r->threads == 1 ? "" : "s");
+    text_append(t, "%s; %s, %d thread%s; each figure is the median of several rounds\n\n",
+        r->device, cpu_describe(), r->threads, r->threads == 1 ? "" : "s");
     row(t, "link", "host to device", rates->link_bytes, "GB/s",
         "16 MiB pieces, beside linear products");
     row(t, "", "from the cache", f->link_cached_bytes, "GB/s", "");
@@ -131,7 +166,8 @@ static void report_text(const struct report *r, struct text *t)
     row(t, "", "convolution", rates->flops[WORK_CONV], "GFLOP/s", "");
     row(t, "", "all other", rates->memory_bytes, "GB/s", "of operands");
     text_append(t, "overlap     %-20s%8.0f %%         more time for linear products\n",
-        "beside copies", 100 * rates->overlap_tax);
+        "beside copies", 100 * rates->copy_tax);
+    text_append(t, "%-12s%-20s%8.0f %%\n", "", "beside reads", 100 * rates->read_tax);
     text_append(t, "\nstored in %s: plans predict by it\n", r->path);
 }
 
@@ -159,7 +195,8 @@ static json_t *report_json(const struct report *r)
     json_object_set_new(object, "conv_flops", json_real(rates->flops[WORK_CONV]));
     json_object_set_new(object, "weight_bytes", json_real(rates->weight_bytes));
     json_object_set_new(object, "memory_bytes", json_real(rates->memory_bytes));
-    json_object_set_new(object, "overlap_tax", json_real(rates->overlap_tax));
+    json_object_set_new(object, "copy_tax", json_real(rates->copy_tax));
+    json_object_set_new(object, "read_tax", json_real(rates->read_tax));
     json_object_set_new(object, "rates", json_text(r->path));
     return object;
 }
@@ -221,7 +258,7 @@ static enum shoal_status measure(const struct report *r, const struct target *ta
     }
     TRY_OR_FAIL(links_measure_disk(r->file, figures, error));
     TRY_OR_FAIL(links_measure_wire(device, r->threads, figures, error));
-    status = links_measure_device(device, figures, error);
+    status = links_measure_device(device, r->file, figures, error);
 fail:
     device_destroy(&cpu);
     return status;

@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "plan/rates.h"
 
-/* Each the best of its rounds: what disturbs a round only makes it slower. */
+/* Each is typical of its rounds, not the best of them: a plan is to say how long a run takes. */
 struct links_figures {
     struct rates rates;
     double link_cached_bytes; /* a second, from a source that the CPU's caches hold */
@@ -16,17 +16,28 @@ struct links_figures {
     bool cached;              /* the file could not be read past the page cache */
 };
 
-/* Seconds of the fastest call of `body`, which is repeated for `seconds`; if it is slow, for up to
- * three times as long to have three calls. */
-double links_best(void (*body)(void *arg), void *arg, double seconds);
+/* Seconds of a call of `body`, the median of those that `seconds` allow; if it is slow, up to three
+ * times as long is taken to have three. */
+double links_seconds(void (*body)(void *arg), void *arg, double seconds);
+
+double links_median(double *values, int count); /* sorts them */
 
 /* Fills the rates of disk, wire and device, each its own part of `figures`. */
 enum shoal_status links_measure_disk(
     const char *path, struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
 enum shoal_status links_measure_wire(struct device *device, int threads,
     struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
-enum shoal_status links_measure_device(
-    struct device *device, struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
+/* `path`: what is read while the device computes. */
+enum shoal_status links_measure_device(struct device *device, const char *path,
+    struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
+
+/* Keeps the drive as busy as the loop does, by a thread of its own, until it is closed. Closing
+ * reports what failed. */
+struct links_reading;
+enum shoal_status links_reading_open(
+    const char *path, struct links_reading **reading, struct shoal_error *error) SHOAL_CHECKED;
+enum shoal_status links_reading_close(
+    struct links_reading **reading, struct shoal_error *error) SHOAL_CHECKED;
 
 /*
  * Where a device's rates are kept: shoal/rates.json (of the CPU), rates-cuda.json, ... in

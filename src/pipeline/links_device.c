@@ -25,10 +25,12 @@
 #define WIDE 10240
 #define HEAD 128
 
-#define WEIGHT_PAIRS 4
+#define WEIGHT_SETS 3
+#define LINEAR_WEIGHTS (HIDDEN * (HIDDEN + 2 * WIDE)) /* of a set */
 
 struct bench {
     struct device *device;
+    const char *path; /* of the file that is read beside products */
     struct stream *compute, *copies;
     char *source; /* SOURCE_BYTES, pinned if that can be; the arena's first TARGET_BYTES are
                      the target */
@@ -36,7 +38,7 @@ struct bench {
     uint64_t arena_used; /* by the operands of this measurement */
     struct event *half;  /* of the copies that go on beside something */
     struct matrix m[5];
-    struct matrix weights[WEIGHT_PAIRS][2]; /* in turns: more than caches hold */
+    struct matrix weights[WEIGHT_SETS][3]; /* in turns: more than caches hold */
     int turn;
     struct conv conv;
     enum shoal_status status; /* the first failure, and what it was */
@@ -104,29 +106,45 @@ static struct matrix operand(struct bench *b, enum dtype dtype, int64_t rows, in
     return matrix_at(addr, dtype, rows, cols);
 }
 
+/* Operations between two waits: a card may be done with one before the host knows. */
+static int repeats(const struct bench *b)
+{
+    return b->device->traits.activation == DTYPE_F32 ? 1 : 16;
+}
+
+/* Seconds of one of the operations that `body` repeats. */
+static double seconds_of(struct bench *b, void (*body)(void *arg), double seconds)
+{
+    return links_seconds(body, b, seconds) / repeats(b);
+}
+
 static void linear(void *arg)
 {
     struct bench *b = arg;
 
-    const struct matrix *w = b->weights[b->turn++ % WEIGHT_PAIRS];
+    for (int i = 0; i < repeats(b); i++) {
+        const struct matrix *w = b->weights[b->turn++ % WEIGHT_SETS];
 
-    b->device->ops->compute->linear(b->compute, b->m[1], b->m[0], w[0], MATRIX_NONE);
-    b->device->ops->compute->linear(b->compute, b->m[2], b->m[0], w[1], MATRIX_NONE);
+        b->device->ops->compute->linear(b->compute, b->m[1], b->m[0], w[0], MATRIX_NONE);
+        b->device->ops->compute->linear(b->compute, b->m[2], b->m[0], w[1], MATRIX_NONE);
+        b->device->ops->compute->linear(b->compute, b->m[1], b->m[2], w[2], MATRIX_NONE);
+    }
     wait_for(b, b->compute);
 }
 
-/* An attention's and a feed-forward's product. Returns the operations of a call. */
+/* One of attention's products and two of the feed-forward's. Returns the operations of a call. */
 static double set_linear(struct bench *b, int64_t tokens)
 {
     b->arena_used = 0;
     b->m[0] = operand(b, b->device->traits.activation, tokens, HIDDEN);
     b->m[1] = operand(b, b->device->traits.activation, tokens, HIDDEN);
     b->m[2] = operand(b, b->device->traits.activation, tokens, WIDE);
-    for (int i = 0; i < WEIGHT_PAIRS; i++) {
+    for (int i = 0; i < WEIGHT_SETS; i++) {
         b->weights[i][0] = operand(b, DTYPE_BF16, HIDDEN, HIDDEN);
         b->weights[i][1] = operand(b, DTYPE_BF16, WIDE, HIDDEN);
+        b->weights[i][2] = operand(b, DTYPE_BF16, HIDDEN, WIDE);
     }
-    return 2.0 * (double)tokens * HIDDEN * (HIDDEN + WIDE);
+    return 2.0 * (double)tokens * LINEAR_WEIGHTS;
 }
 
 /* Sizes at which each device is at its best: a CPU soon is, a card needs more. */
@@ -144,8 +162,9 @@ static void attention(void *arg)
 {
     struct bench *b = arg;
 
-    b->device->ops->compute->attention(b->compute, b->m[0], b->m[1], b->m[2], b->m[3],
-        attention_heads(b), attention_heads(b), 1 / sqrtf(HEAD), false);
+    for (int i = 0; i < repeats(b); i++)
+        b->device->ops->compute->attention(b->compute, b->m[0], b->m[1], b->m[2], b->m[3],
+            attention_heads(b), attention_heads(b), 1 / sqrtf(HEAD), false);
     wait_for(b, b->compute);
 }
 
@@ -170,7 +189,9 @@ static void conv(void *arg)
 {
     struct bench *b = arg;
 
-    b->device->ops->compute->conv2d(b->compute, b->m[0], b->m[1], b->m[2], MATRIX_NONE, &b->conv);
+    for (int i = 0; i < repeats(b); i++)
+        b->device->ops->compute->conv2d(
+            b->compute, b->m[0], b->m[1], b->m[2], MATRIX_NONE, &b->conv);
     wait_for(b, b->compute);
 }
 
@@ -197,12 +218,6 @@ static int64_t others_tokens(const struct bench *b)
     return 4096 / dtype_bytes(b->device->traits.activation, 1);
 }
 
-/* A card is done with one before the host knows. */
-static int64_t others_repeats(const struct bench *b)
-{
-    return 1 << (b->device->traits.activation == DTYPE_F32 ? 0 : 4);
-}
-
 /* What a block does between its products. */
 static void others(void *arg)
 {
@@ -210,7 +225,7 @@ static void others(void *arg)
     const struct compute_ops *ops = b->device->ops->compute;
     struct matrix x = matrix_cols(b->m[0], 0, HIDDEN), y = matrix_cols(b->m[1], 0, HIDDEN);
 
-    for (int64_t i = 0; i < others_repeats(b); i++) {
+    for (int i = 0; i < repeats(b); i++) {
         ops->rms_norm(b->compute, y, x, b->m[3], MATRIX_NONE, 1e-6f);
         ops->gated_silu(b->compute, b->m[2], b->m[0], b->m[1]);
         ops->gated_add(b->compute, y, b->m[3], x);
@@ -227,10 +242,9 @@ static double set_others(struct bench *b)
         b->m[i] = operand(b, b->device->traits.activation, others_tokens(b), WIDE);
     b->m[3] = operand(b, DTYPE_F32, 1, HIDDEN);
     b->m[4] = operand(b, DTYPE_F32, others_tokens(b), HEAD);
-    return (double)others_repeats(b) *
-           ((double)dtype_bytes(b->device->traits.activation, others_tokens(b)) *
-                   (5.0 * HIDDEN + 3.0 * WIDE) +
-               sizeof(float) * ((double)others_tokens(b) * HEAD + 2.0 * HIDDEN));
+    return (double)dtype_bytes(b->device->traits.activation, others_tokens(b)) *
+               (5.0 * HIDDEN + 3.0 * WIDE) +
+           sizeof(float) * ((double)others_tokens(b) * HEAD + 2.0 * HIDDEN);
 }
 
 /*
@@ -239,10 +253,10 @@ static double set_others(struct bench *b)
  */
 static void measure_linear(struct bench *b, struct rates *rates)
 {
-    const double few = set_linear(b, FEW_TOKENS), seconds = links_best(linear, b, 3 * SECONDS);
+    const double few = set_linear(b, FEW_TOKENS), seconds = seconds_of(b, linear, 3 * SECONDS);
     const double many = set_linear(b, many_tokens(b)),
-                 longer = links_best(linear, b, 3 * SECONDS) - seconds;
-    const double weights = (double)dtype_bytes(DTYPE_BF16, HIDDEN * (HIDDEN + WIDE));
+                 longer = seconds_of(b, linear, 3 * SECONDS) - seconds;
+    const double weights = (double)dtype_bytes(DTYPE_BF16, LINEAR_WEIGHTS);
 
     /* On a machine that is busy elsewhere the differences may come to nothing, or less. */
     rates->flops[WORK_LINEAR] = (many - few) / fmax(longer, LEAST_PART * (longer + seconds));
@@ -253,46 +267,75 @@ static void measure_linear(struct bench *b, struct rates *rates)
 /* ---- both at once ---- */
 
 #define OVERLAP_ROUNDS 5
-#define OVERLAP_NS 3000000000u /* no further round after it */
+#define OVERLAP_NS 8000000000u /* no further round after it */
+/* So long that the system has found a core for every thread: it takes a tenth of a second. */
+#define OVERLAP_SECONDS 0.6
 
-static double linear_seconds(struct bench *b)
+static double linear_seconds(struct bench *b, int calls)
 {
     uint64_t begun = clock_ns();
 
-    linear(b);
+    for (int i = 0; i < calls; i++)
+        linear(b);
     return (double)(clock_ns() - begun) * 1e-9;
 }
 
+/* Products beside as many copies as they last, and as many again, should they take twice the time.
+ * *rate: bytes a second that are copied meanwhile. */
+static double seconds_beside_copies(
+    struct bench *b, int calls, double alone, double copies_alone, double *rate)
+{
+    const struct device_ops *ops = b->device->ops;
+    uint64_t pieces = 1 + (uint64_t)(alone * copies_alone / (double)PIECE_BYTES);
+    uint64_t from = clock_ns();
+    double seconds;
+
+    give_copies(b, pieces, SOURCE_BYTES / PIECE_BYTES);
+    ops->event_record(b->copies, b->half);
+    give_copies(b, pieces, SOURCE_BYTES / PIECE_BYTES);
+    seconds = linear_seconds(b, calls);
+    wait_for(b, b->copies);
+    *rate = (double)(pieces * PIECE_BYTES) / ((double)(ops->event_time_ns(b->half) - from) * 1e-9);
+    return seconds;
+}
+
+static double seconds_beside_reads(struct bench *b, int calls)
+{
+    struct links_reading *reading = NULL;
+    double seconds = 0;
+
+    if (!b->status) b->status = links_reading_open(b->path, &reading, &b->error);
+    if (b->status) return 1;
+    seconds = linear_seconds(b, calls);
+    b->status = links_reading_close(&reading, &b->error);
+    return seconds;
+}
+
 /*
- * Linear products alone and beside copies, in turns, and the copies beside them: the two share the
- * memory, on a CPU the cores too. Plans go by the rate that copies have then.
+ * Linear products alone, beside copies and beside reads, in turns, and the copies beside them: they
+ * share the memory, on a CPU the cores too. Plans go by the rate that copies have then.
  */
 static void measure_overlap(struct bench *b, struct rates *rates)
 {
-    const struct device_ops *ops = b->device->ops;
     const double copies_alone = rates->link_bytes;
-    double alone = INFINITY, beside = INFINITY, copied = 0;
-    uint64_t begun = clock_ns();
+    double alone[OVERLAP_ROUNDS], copies[OVERLAP_ROUNDS], reads[OVERLAP_ROUNDS],
+        copied[OVERLAP_ROUNDS];
+    uint64_t begun;
+    int n = 0, calls;
 
     (void)set_linear(b, many_tokens(b));
-    for (int round = 0; round < OVERLAP_ROUNDS; round++) {
-        uint64_t pieces, from;
-
-        alone = fmin(alone, linear_seconds(b));
-        /* As many as the products last, and as many again, should they take twice the time. */
-        pieces = 1 + (uint64_t)(alone * copies_alone / (double)PIECE_BYTES);
-        from = clock_ns();
-        give_copies(b, pieces, SOURCE_BYTES / PIECE_BYTES);
-        ops->event_record(b->copies, b->half);
-        give_copies(b, pieces, SOURCE_BYTES / PIECE_BYTES);
-        beside = fmin(beside, linear_seconds(b));
-        wait_for(b, b->copies);
-        copied = fmax(copied,
-            (double)(pieces * PIECE_BYTES) / ((double)(ops->event_time_ns(b->half) - from) * 1e-9));
-        if (clock_ns() - begun > OVERLAP_NS) break;
+    calls = 1 + (int)(OVERLAP_SECONDS / linear_seconds(b, 1));
+    begun = clock_ns();
+    while (n < OVERLAP_ROUNDS && (n == 0 || clock_ns() - begun < OVERLAP_NS)) {
+        alone[n] = linear_seconds(b, calls);
+        copies[n] = seconds_beside_copies(b, calls, alone[n], copies_alone, &copied[n]);
+        reads[n] = seconds_beside_reads(b, calls);
+        n++;
     }
-    rates->overlap_tax = fmax(0, beside / alone - 1);
-    rates->link_bytes = fmin(copies_alone, copied);
+    alone[0] = links_median(alone, n);
+    rates->copy_tax = fmax(0, links_median(copies, n) / alone[0] - 1);
+    rates->read_tax = fmax(0, links_median(reads, n) / alone[0] - 1);
+    rates->link_bytes = fmin(copies_alone, links_median(copied, n));
 }
 
 static void measure_all(struct bench *b, struct links_figures *figures)
@@ -300,15 +343,15 @@ static void measure_all(struct bench *b, struct links_figures *figures)
     struct rates *rates = &figures->rates;
     double amount;
 
-    rates->link_bytes = (double)SOURCE_BYTES / links_best(copy_large, b, SECONDS);
-    figures->link_cached_bytes = (double)SOURCE_BYTES / links_best(copy_cached, b, SECONDS);
+    rates->link_bytes = (double)SOURCE_BYTES / links_seconds(copy_large, b, SECONDS);
+    figures->link_cached_bytes = (double)SOURCE_BYTES / links_seconds(copy_cached, b, SECONDS);
     measure_linear(b, rates);
     amount = set_attention(b);
-    rates->flops[WORK_ATTENTION] = amount / links_best(attention, b, SECONDS);
+    rates->flops[WORK_ATTENTION] = amount / seconds_of(b, attention, SECONDS);
     amount = set_conv(b);
-    rates->flops[WORK_CONV] = amount / links_best(conv, b, SECONDS);
+    rates->flops[WORK_CONV] = amount / seconds_of(b, conv, SECONDS);
     amount = set_others(b);
-    rates->memory_bytes = amount / links_best(others, b, SECONDS);
+    rates->memory_bytes = amount / seconds_of(b, others, SECONDS);
     measure_overlap(b, rates);
 }
 
@@ -321,10 +364,10 @@ static void fill(char *source)
         ((uint16_t *)(void *)source)[i] = high[i % (sizeof high / sizeof *high)];
 }
 
-enum shoal_status links_measure_device(
-    struct device *device, struct links_figures *figures, struct shoal_error *error)
+enum shoal_status links_measure_device(struct device *device, const char *path,
+    struct links_figures *figures, struct shoal_error *error)
 {
-    struct bench b = {.device = device, .source = pages_alloc(SOURCE_BYTES)};
+    struct bench b = {.device = device, .path = path, .source = pages_alloc(SOURCE_BYTES)};
     uint64_t arena_bytes = TARGET_BYTES + WORK_BYTES;
     enum shoal_status status = SHOAL_OK;
 

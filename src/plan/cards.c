@@ -75,7 +75,7 @@ static void card_rates(const struct card *card, struct rates *rates)
         .disk_sequential_bytes = DISK_BYTES,
         .unpack_bytes = card->memory_bytes * UNPACK_FRACTION,
         .pack_bytes = PACK_BYTES,
-        .overlap_tax = OVERLAP_TAX,
+        .copy_tax = OVERLAP_TAX,
         .vram_bytes = (uint64_t)(card->vram_gib * GIB),
         .context_bytes = (uint64_t)(card->context_gib * GIB),
     };

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define VERSION 1
+#define VERSION 2
 #define MOST_FILE_BYTES (1u << 20)
 #define LEAST_RATE 1.0 /* or quotients overflow */
 #define MOST_RATE 1e18
@@ -35,7 +35,8 @@ static const struct member {
         MOST_RATE},
     {"unpack_bytes", offsetof(struct rates, unpack_bytes), false, LEAST_RATE, MOST_RATE},
     {"pack_bytes", offsetof(struct rates, pack_bytes), false, LEAST_RATE, MOST_RATE},
-    {"overlap_tax", offsetof(struct rates, overlap_tax), false, -1, MOST_TAX},
+    {"copy_tax", offsetof(struct rates, copy_tax), false, -1, MOST_TAX},
+    {"read_tax", offsetof(struct rates, read_tax), false, -1, MOST_TAX},
     {"vram_bytes", offsetof(struct rates, vram_bytes), true, 0, 0},
     {"context_bytes", offsetof(struct rates, context_bytes), true, 0, 0},
 };
@@ -69,7 +70,8 @@ void rates_guess(struct rates *rates, int cores)
         .disk_sequential_bytes = 1e9,
         .unpack_bytes = 2e9 * n,
         .pack_bytes = 1e9 * n,
-        .overlap_tax = 0.1};
+        .copy_tax = 0.1,
+        .read_tax = 0.1};
 }
 
 /* ---- files ---- */
@@ -154,7 +156,8 @@ static enum shoal_status read_object(json_t *object, struct rates *rates, struct
 
     if (!json_is_object(object)) FAIL(error, SHOAL_E_FORMAT, "not a JSON object");
     if (!json_is_integer(version) || json_integer_value(version) != VERSION)
-        FAIL(error, SHOAL_E_FORMAT, "\"version\" must be %d", VERSION);
+        FAIL(error, SHOAL_E_FORMAT, "\"version\" must be %d: `shoal bench links` writes it again",
+            VERSION);
     TRY(check_names(object, error));
     TRY(read_texts(object, rates, error));
     for (size_t i = 0; i < MEMBERS; i++) {

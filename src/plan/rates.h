@@ -25,9 +25,9 @@ struct rates {
     double unpack_bytes;          /* of weights that come out of the wire's decoder */
     double pack_bytes; /* of weights that go into its encoder; a machine's by all cores, a plan's
                           by those that pack while it reads */
-    /* What copying takes away from computing while both go on: 0.05 means computing is 5 % slower.
-     */
-    double overlap_tax;
+    /* What copying and reading, at the rates above, take away from computing while they go on:
+     * 0.05 means that computing is 5 % slower. */
+    double copy_tax, read_tax;
     uint64_t vram_bytes;    /* of the card; 0: not said */
     uint64_t context_bytes; /* what the driver takes of it */
 };

@@ -182,13 +182,6 @@ static double walk(struct simulation *s, bool first, double tax)
     return s->compute;
 }
 
-/* How much longer arithmetic takes because copies go on beside it for so many seconds. */
-static double tax_of(const struct rates *rates, double compute_seconds, double link_seconds)
-{
-    if (compute_seconds <= 0) return 1;
-    return 1 + rates->overlap_tax * fmin(1, link_seconds / compute_seconds);
-}
-
 /* How long each queue is busy in a walk. */
 struct busy {
     double compute, link, disk, tax;
@@ -203,7 +196,11 @@ static struct busy busy_of(const struct rates *rates, const struct plan_phase *p
         .disk = (double)(first ? phase->first_disk_bytes : phase->disk_bytes) / rates->disk_bytes,
     };
 
-    b.tax = tax_of(rates, b.compute, b.link);
+    /* Arithmetic takes longer for as long as copies and reads go on beside it. */
+    b.tax = 1;
+    if (b.compute > 0)
+        b.tax += rates->copy_tax * fmin(1, b.link / b.compute) +
+                 rates->read_tax * fmin(1, b.disk / b.compute);
     b.compute *= b.tax;
     return b;
 }

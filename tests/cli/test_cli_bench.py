@@ -30,7 +30,9 @@ def bench_links_stores_what_it_says(folder):
     for name in RATES:
         expect(rates[name] > 1e6, rates, name)
         expect(abs(figures[name] / rates[name] - 1) < 1e-4, result, name)
-    expect(rates["overlap_tax"] >= 0 and rates["origin"] == "measured", rates)
+    for name in ("copy_tax", "read_tax"):
+        expect(rates[name] >= 0 and abs(figures[name] - rates[name]) < 1e-4, result, name)
+    expect(rates["origin"] == "measured", rates)
     expect(0.6 < figures["packed_part"] < 0.75, result)
     expect("diffusion_pytorch_model" in figures["file"] and figures["reader"], result)
 

@@ -10,10 +10,10 @@ import re
 
 from harness import SMALL, case, environment, expect, main, plan, refused, shoal
 
-RATES = {"version": 1, "name": "a box", "origin": "measured", "linear_flops": 1e12,
+RATES = {"version": 2, "name": "a box", "origin": "measured", "linear_flops": 1e12,
          "attention_flops": 5e11, "conv_flops": 6e11, "weight_bytes": 1e11, "memory_bytes": 1e11, "link_bytes": 1e10,
          "disk_bytes": 1e9, "disk_sequential_bytes": 1e9, "unpack_bytes": 1e10, "pack_bytes": 1e9,
-         "overlap_tax": 0.05, "vram_bytes": 0, "context_bytes": 0}
+         "copy_tax": 0.05, "read_tax": 0.0, "vram_bytes": 0, "context_bytes": 0}
 
 
 def write_rates(folder, file_name="r.json", text=None, **changes):
@@ -92,7 +92,7 @@ HOSTILE = [
     ({"text": "[]"}, ["object"]),
     ({"text": "{" * 10000}, ["JSON"]),
     ({"text": '{"version": 1, "version": 1}'}, ["JSON"]),
-    ({"version": 2}, ["version"]),
+    ({"version": 1}, ["version", "bench links"]),
     ({"version": ...}, ["version"]),
     ({"name": ""}, ["name"]),
     ({"name": 7}, ["name"]),
@@ -102,7 +102,8 @@ HOSTILE = [
     ({"origin": ...}, ["origin"]),
     ({"speed": 1}, ["speed"]),
     ({"\x1b[31m": 1}, ["?[31m"]),
-    ({"overlap_tax": -0.1}, ["overlap_tax"]),
+    ({"copy_tax": -0.1}, ["copy_tax"]),
+    ({"read_tax": 101}, ["read_tax"]),
     ({"vram_bytes": -1}, ["vram_bytes"]),
     ({"vram_bytes": 1.5}, ["vram_bytes"]),
     ({"vram_bytes": 100, "context_bytes": 100}, ["context_bytes", "vram_bytes"]),
@@ -116,7 +117,7 @@ def hostile_rates_are_refused(folder):
         if isinstance(value, str) or member == "version":
             continue
         changes += [({member: bad}, [member]) for bad in (..., None, "1", [], True)]
-        if isinstance(value, float) and member != "overlap_tax":
+        if isinstance(value, float) and member not in ("copy_tax", "read_tax"):
             changes += [({member: bad}, [member]) for bad in (0, -1, 1e300)]
     for change, words in changes:
         path = write_rates(folder, **change)

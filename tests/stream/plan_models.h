@@ -61,7 +61,8 @@ static inline void model_random(struct plan_model *m, uint64_t *seed)
         .disk_bytes = test_real(seed, 0.3e9, 8e9),
         .unpack_bytes = test_real(seed, 5e9, 500e9),
         .pack_bytes = test_real(seed, 2e9, 50e9),
-        .overlap_tax = test_int(seed, 0, 1) ? 0.037 : 0,
+        .copy_tax = test_int(seed, 0, 1) ? 0.037 : 0,
+        .read_tax = test_int(seed, 0, 1) ? 0.05 : 0,
     };
     model_uniform(m, count, sizes[0], 0, 0);
     double scale = test_real(seed, 0, 2) / m->rates.link_bytes;

@@ -682,7 +682,7 @@ static void test_cheap(void **state)
                                .disk_bytes = 3e9,
                                .unpack_bytes = 300e9,
                                .pack_bytes = 20e9,
-                               .overlap_tax = 0.037}};
+                               .copy_tax = 0.037}};
     struct plan_limits limits = unlimited();
     double worst = 0;
 

@@ -66,8 +66,10 @@ static void follow(const struct plan_model *m, const struct plan_phase *p, int w
     for (int w = 0; w < walks; w++) {
         double link = w ? (double)p->stream_bytes
                         : (double)(p->stream_bytes + p->resident_bytes + p->globals_bytes);
+        double disk = w ? (double)p->disk_bytes : (double)p->first_disk_bytes;
         double tax = p->compute_seconds > 0
-                         ? 1 + r->overlap_tax * fmin(1, link / r->link_bytes / p->compute_seconds)
+                         ? 1 + r->copy_tax * fmin(1, link / r->link_bytes / p->compute_seconds) +
+                               r->read_tax * fmin(1, disk / r->disk_bytes / p->compute_seconds)
                          : 1;
 
         for (int32_t i = 0; i < m->in.block_count; i++) {
@@ -234,15 +236,17 @@ static void test_packed_in_one_slot(void **state)
     assert_near(run(&m, 1, 20, packed).walk_seconds, 17.5);
 }
 
-/* Copies slow arithmetic for as long as they go on. */
-static void test_overlap_tax(void **state)
+/* Copies and reads slow arithmetic for as long as they go on. */
+static void test_taxes(void **state)
 {
     struct plan_model m = {
-        .rates = {.link_bytes = SECOND, .disk_bytes = SECOND, .overlap_tax = 0.1}};
+        .rates = {.link_bytes = SECOND, .disk_bytes = SECOND, .copy_tax = 0.1, .read_tax = 0.3}};
 
     (void)state;
     m.blocks[0].compute_seconds = 2;
     assert_near(run(&m, 2, 20, (struct plan_placement){0}).walk_seconds, 20 + 0.1 * 10);
+    assert_near(
+        run(&m, 2, 20, (struct plan_placement){.disk = true}).walk_seconds, 20 + (0.1 + 0.3) * 10);
 }
 
 int main(void)
@@ -250,7 +254,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_packed_in_one_slot),
-        cmocka_unit_test(test_overlap_tax),
+        cmocka_unit_test(test_taxes),
         cmocka_unit_test(test_every_chunk),
     };
 

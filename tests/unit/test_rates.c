@@ -102,7 +102,8 @@ static void test_round_trip(void **state)
     assert_ok(rates_of_card("rtx3060", &written, &error));
     written.origin = RATES_MEASURED;
     written.link_bytes = 1e9 / 3;
-    written.overlap_tax = 0;
+    written.copy_tax = 0;
+    written.read_tax = 0.1 / 3;
     written.context_bytes = 123456789;
     assert_ok(rates_write(PATH, &written, &error));
     memset(&read, 0x55, sizeof read);
@@ -118,13 +119,13 @@ static void test_round_trip(void **state)
     assert_true(read.disk_sequential_bytes == written.disk_sequential_bytes);
     assert_true(read.unpack_bytes == written.unpack_bytes);
     assert_true(read.pack_bytes == written.pack_bytes);
-    assert_true(read.overlap_tax == written.overlap_tax);
+    assert_true(read.copy_tax == written.copy_tax && read.read_tax == written.read_tax);
     assert_int_equal(read.vram_bytes, written.vram_bytes);
     assert_int_equal(read.context_bytes, written.context_bytes);
 }
 
 static const char *const lines[] = {
-    "\"version\": 1",
+    "\"version\": 2",
     "\"name\": \"card\"",
     "\"origin\": \"measured\"",
     "\"linear_flops\": 1e12",
@@ -137,7 +138,8 @@ static const char *const lines[] = {
     "\"disk_sequential_bytes\": 1e9",
     "\"unpack_bytes\": 1e11",
     "\"pack_bytes\": 1e10",
-    "\"overlap_tax\": 0.05",
+    "\"copy_tax\": 0.05",
+    "\"read_tax\": 0.07",
     "\"vram_bytes\": 8589934592",
     "\"context_bytes\": 0",
 };
@@ -166,7 +168,8 @@ static void test_members(void **state)
     (void)state;
     write_lines(LINES, NULL);
     assert_ok(rates_read(PATH, &rates, &error));
-    assert_true(rates.flops[WORK_ATTENTION] == 1e12 && rates.overlap_tax == 0.05);
+    assert_true(
+        rates.flops[WORK_ATTENTION] == 1e12 && rates.copy_tax == 0.05 && rates.read_tax == 0.07);
     /* Each must be there, and the message names file and member. */
     for (size_t i = 0; i < LINES; i++) {
         char name[32] = "";
@@ -188,7 +191,7 @@ static void test_hostile_members(void **state)
         {LINES, "\"lnik_bytes\": 1e9", "lnik_bytes"},
         {LINES, "\"\\u001b[31m\": 1", "?[31m"},
         {LINES, "\"link_bytes\": 1e9", "JSON"}, /* twice */
-        {0, "\"version\": 2", "version"},
+        {0, "\"version\": 1", "bench links"},
         {0, "\"version\": \"1\"", "version"},
         {1, "\"name\": \"\"", "name"},
         {1, "\"name\": 7", "name"},
@@ -204,11 +207,11 @@ static void test_hostile_members(void **state)
         {8, "\"link_bytes\": \"fast\"", "link_bytes"},
         {8, "\"link_bytes\": [1]", "link_bytes"},
         {8, "\"link_bytes\": NaN", "JSON"},
-        {13, "\"overlap_tax\": -0.01", "overlap_tax"},
-        {13, "\"overlap_tax\": 101", "overlap_tax"},
-        {14, "\"vram_bytes\": 1.5", "vram_bytes"},
-        {14, "\"vram_bytes\": -1", "vram_bytes"},
-        {14, "\"vram_bytes\": 99999999999999999999", "JSON"},
+        {13, "\"copy_tax\": -0.01", "copy_tax"},
+        {13, "\"copy_tax\": 101", "copy_tax"},
+        {15, "\"vram_bytes\": 1.5", "vram_bytes"},
+        {15, "\"vram_bytes\": -1", "vram_bytes"},
+        {15, "\"vram_bytes\": 99999999999999999999", "JSON"},
     };
 
     (void)state;

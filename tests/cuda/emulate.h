@@ -279,7 +279,7 @@ DEVICE uint16_t float_as_f16(float x)
     uint32_t bits = emulate_bits(x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
 
     if (x != x) return 0x7fff;
-    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* from 65520 on */
+    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7bff); /* from 65520 on: saturates */
     if (rest < 0x38800000)                                    /* below 2^-14: steps of 2^-24 */
         return (uint16_t)(sign | (uint32_t)lrintf(emulate_float(rest) * 0x1p24f));
     return (uint16_t)(sign | (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13);

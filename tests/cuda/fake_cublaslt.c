@@ -14,7 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
-enum { R_32F = 0, R_16BF = 14, COMPUTE_32F = 68 };
+enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68 };
 #define WORKSPACE_BYTES ((uint64_t)32 << 20)
 
 EXPORT struct fake_cublaslt fake_cublaslt;
@@ -189,13 +189,15 @@ CALL(cublasLtMatmulAlgoGetHeuristic, void *handle, struct product *product, stru
 
 static float value(const void *at, int type, int64_t index)
 {
-    return type == R_32F ? ((const float *)at)[index]
-                         : bf16_to_float(((const uint16_t *)at)[index]);
+    if (type == R_32F) return ((const float *)at)[index];
+    if (type == R_16F) return f16_to_float(((const uint16_t *)at)[index]);
+    return bf16_to_float(((const uint16_t *)at)[index]);
 }
 
-static float product_at(const uint16_t *x, const uint16_t *w, int64_t k, int64_t depth)
+static float product_at(const struct work *work, const uint16_t *x, const uint16_t *w, int64_t k)
 {
-    return k < depth ? bf16_to_float(x[k]) * bf16_to_float(w[k]) : 0;
+    if (k >= (int64_t)work->a.rows) return 0;
+    return value(x, work->b.type, k) * value(w, work->a.type, k);
 }
 
 /* As emulate.h's matrix instruction adds up. */
@@ -208,8 +210,8 @@ static float sum_of(const struct work *work, int64_t m, int64_t n)
     for (int64_t first = 0; first < depth; first += 16) {
         for (int64_t i = 0; i < 4; i++)
             four[i] =
-                product_at(x, w, first + i, depth) + product_at(x, w, first + i + 4, depth) +
-                (product_at(x, w, first + i + 8, depth) + product_at(x, w, first + i + 12, depth));
+                product_at(work, x, w, first + i) + product_at(work, x, w, first + i + 4) +
+                (product_at(work, x, w, first + i + 8) + product_at(work, x, w, first + i + 12));
         sum += four[0] + four[1] + (four[2] + four[3]);
     }
     return sum;
@@ -249,7 +251,8 @@ CALL(cublasLtMatmul, void *handle, struct product *product, const float *alpha, 
     if (require(*alpha == 1 && *beta == 0 && c == d && c_layout == d_layout, "the scales") ||
         require(addresses % 16 == 0, "something that is not aligned") ||
         require(workspace_bytes == WORKSPACE_BYTES, "the workspace") ||
-        require(a_layout->type == R_16BF && b_layout->type == R_16BF, "the types") ||
+        require(a_layout->type == b_layout->type && a_layout->type != R_32F, "the types") ||
+        require(d_layout->type != R_16F, "F16 that overflows to infinity") ||
         require(algorithm->data[0] == d_layout->rows && algorithm->data[1] == d_layout->cols &&
                     algorithm->data[2] == a_layout->rows,
             "another shape's algorithm"))

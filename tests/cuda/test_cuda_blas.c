@@ -84,6 +84,31 @@ static void test_suggestions(void **state)
     assert_int_equal(library->suggestions - before, 82);
 }
 
+/* Where activations are F16 the library multiplies them, but what it would write overflows. */
+static void test_f16(void **state)
+{
+    static float large[20 * 64], ones[48 * 64];
+    struct operand *x = gpu_input(DTYPE_F16, 20, 64), *w = gpu_input(DTYPE_F16, 48, 64);
+    struct operand *y = gpu_output(DTYPE_F16, 20, 48);
+    int64_t before = library->products;
+
+    (void)state;
+    assert_int_equal(gpu_device()->traits.activation, DTYPE_F16);
+    for (int i = 0; i < 20 * 64; i++)
+        large[i] = i / 64 % 2 ? -30000 : 1500;
+    for (int i = 0; i < 48 * 64; i++)
+        ones[i] = 1;
+    gpu_set(x, large);
+    gpu_set(w, ones);
+    GPU_CHECK(1e-5, linear, on(y), on(x), on(w), MATRIX_NONE);
+    assert_int_equal(library->products, before);
+    x = gpu_input(DTYPE_F16, 20, 64), w = gpu_input(DTYPE_F16, 48, 64);
+    y = gpu_output(DTYPE_F32, 20, 48);
+    GPU_CHECK(1e-5, linear, on(y), on(x), on(w), MATRIX_NONE);
+    assert_int_equal(library->products, before + 2);
+    if (library->violation) fail_msg("%s", library->violation);
+}
+
 /* ---- opening and failing ---- */
 
 static enum shoal_status open_device(struct device **device, struct shoal_error *error)
@@ -149,6 +174,9 @@ static const struct CMUnitTest products[] = {
     cmocka_unit_test(test_products),
     cmocka_unit_test(test_suggestions),
 };
+static const struct CMUnitTest turing[] = {
+    cmocka_unit_test(test_f16),
+};
 static const struct CMUnitTest opening[] = {
     cmocka_unit_test(test_environment),
     cmocka_unit_test(test_failure),
@@ -169,5 +197,10 @@ int main(int argc, char **argv)
     if (gpu_open(argc, argv)) return 1;
     failed = cmocka_run_group_tests(products, NULL, NULL);
     gpu_close();
+    if (!gpu.real) {
+        if (gpu_open(2, (char *[]){argv[0], "75"})) return 1;
+        failed += cmocka_run_group_tests(turing, NULL, NULL);
+        gpu_close();
+    }
     return failed + cmocka_run_group_tests(opening, NULL, NULL);
 }

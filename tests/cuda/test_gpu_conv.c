@@ -150,8 +150,9 @@ static void test_padding(void **state)
     struct conv conv = {.height = 4, .width = 5, .kernel = 3, .upsample = 1};
 
     (void)state;
-    picture[0] = INFINITY;
-    picture[4] = -INFINITY;
+    /* F16, in which such a card multiplies, saturates, but keeps what is no number. */
+    picture[0] = activation() == DTYPE_F16 ? NAN : INFINITY;
+    picture[4] = -picture[0];
     gpu_set(x, picture);
     gpu_set(w, ones);
     gpu_set(affine, scale_shift);

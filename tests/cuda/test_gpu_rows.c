@@ -43,6 +43,25 @@ static void test_gated_silu(void **state)
     }
 }
 
+/* Beyond F16 there is its largest number, from which one goes on; what is no number stays none. */
+static void test_f16_saturates(void **state)
+{
+    const float gates[] = {300, -300, 1000, 250, NAN, INFINITY, 40};
+    const float values[] = {300, 60000, -300, 250, 1, 1, INFINITY};
+    const float sums[] = {60000, -60000, 1, -65504, NAN, 7, 0};
+    struct operand *y = gpu_output(F16, 1, 7), *a = gpu_input(F16, 1, 7), *b = gpu_input(F16, 1, 7);
+
+    (void)state;
+    gpu_set(a, gates);
+    gpu_set(b, values);
+    GPU_CHECK(1e-6, gated_silu, on(y), on(a), on(b));
+    y = gpu_inout(F16, 1, 7);
+    gpu_set(y, sums);
+    b = gpu_input(F32, 1, 7);
+    gpu_set(b, sums);
+    GPU_CHECK(1e-6, gated_add, on(y), MATRIX_NONE, on(b));
+}
+
 static void test_gated_add(void **state)
 {
     const enum dtype gates[] = {F32, BF16, F16};
@@ -269,6 +288,7 @@ static void test_times(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_gated_silu),
+    cmocka_unit_test(test_f16_saturates),
     cmocka_unit_test(test_gated_add),
     cmocka_unit_test(test_blend_and_guide),
     cmocka_unit_test(test_copy),

@@ -235,6 +235,7 @@ bool cuda_blas_multiply(
     int status;
 
     assert(x.dtype == w.dtype && (!bias.addr || bias.dtype == y.dtype));
+    if (y.dtype == DTYPE_F16) return false; /* it would write infinities: gpu.cuh's saturate */
     if (!cuda->blas || !aligned(y) || !aligned(x) || !aligned(w) || bias.addr % ALIGNMENT != 0)
         return false;
     if (!cuda_enter(cuda)) return true; /* dropped, like all that is given now */
@@ -293,12 +294,13 @@ unusable:
 static void warm_up(struct cuda_blas *blas)
 {
     const struct cuda_device *cuda = blas->cuda;
-    const enum dtype type = cuda->base.traits.activation, y_types[] = {type, DTYPE_F32};
+    const enum dtype type = cuda->base.traits.activation, y_types[] = {DTYPE_F32, type};
+    const int types = type == DTYPE_F16 ? 1 : 2; /* see cuda_blas_multiply */
     const int64_t rows[] = {64, 1024, 2048}, dim = 2048;
 
     if (dtype_bytes(DTYPE_F32, 2 * dim * dim) > (int64_t)CUDA_BLAS_WORKSPACE_BYTES) return;
     for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < types; j++) {
             struct matrix w = matrix_at(cuda->workspace, type, dim, dim);
             struct matrix x = matrix_at(cuda->workspace, type, rows[i], dim);
             struct matrix y =

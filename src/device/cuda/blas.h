@@ -27,9 +27,10 @@ const char *cuda_blas_name(const struct cuda_blas *blas);
 
 /*
  * y[m, n] = x[m, k] w[n, k]^T + bias[n]. x and w are of one 16-bit type, y F32 or of that type, the
- * bias of y's. False, and nothing done, where the library cannot: then linear.cu must. That, and
- * the algorithm, follow from types, shapes and strides, if all operands and their rows are aligned
- * to 16 bytes; others are not taken. For the thread that gives work to the compute stream.
+ * bias of y's. False, and nothing done, where the library cannot, as with a y of F16, in which what
+ * it writes does not saturate: then linear.cu must. That, and the algorithm, follow from types,
+ * shapes and strides, if all operands and their rows are aligned to 16 bytes; others are not taken.
+ * For the thread that gives work to the compute stream.
  */
 bool cuda_blas_multiply(
     struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias);

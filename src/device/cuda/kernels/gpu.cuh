@@ -121,9 +121,17 @@ DEVICE float f16_as_float(uint16_t x)
     return __half2float(__ushort_as_half(x));
 }
 
+/* An infinity becomes the largest number with its sign. (The instruction that converts so needs
+ * sm_80.) */
+DEVICE uint16_t finite_f16(uint16_t x)
+{
+    return (uint16_t)(x - ((x & 0x7fff) == 0x7c00));
+}
+
+/* Saturates: activations beyond +-65504 stay numbers. NaN stays NaN. */
 DEVICE uint16_t float_as_f16(float x)
 {
-    return __half_as_ushort(__float2half_rn(x));
+    return finite_f16(__half_as_ushort(__float2half_rn(x)));
 }
 
 /* Two at once, in one instruction: `low` in the lower half. */
@@ -138,7 +146,8 @@ DEVICE uint32_t floats_as_f16(float low, float high)
 {
     __half2 two = __floats2half2_rn(low, high);
 
-    return __half_as_ushort(two.x) | (uint32_t)__half_as_ushort(two.y) << 16;
+    return finite_f16(__half_as_ushort(two.x)) | (uint32_t)finite_f16(__half_as_ushort(two.y))
+                                                     << 16;
 }
 
 /* ---- matrix instructions: fragments as PTX lays them out (mma.m16n8k16) ---- */

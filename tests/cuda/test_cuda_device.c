@@ -146,6 +146,40 @@ static void test_no_kernels_for_the_card(void **state)
     assert_refused(0, "gpu_archs");
 }
 
+static CUresult (*memory_info)(size_t *free_bytes, size_t *bytes);
+static int memory_asked;
+
+/* Another process takes half of what is left while the device is opened. */
+static CUresult less_each_time(size_t *free_bytes, size_t *bytes)
+{
+    CUresult result = memory_info(free_bytes, bytes);
+
+    if (memory_asked++) *free_bytes /= 2;
+    return result;
+}
+
+/* What others took meanwhile is not held against the card for ever. */
+static void test_overhead_recovers(void **state)
+{
+    struct device *device = open_device();
+    uint64_t overhead_bytes = cuda_info(device).overhead_bytes;
+
+    (void)state;
+    if (real) skip();
+    device_destroy(&device);
+    memory_info = driver.memory_info;
+    driver.memory_info = less_each_time;
+    memory_asked = 0;
+    device = open_device();
+    assert_true(cuda_info(device).overhead_bytes > overhead_bytes + ((uint64_t)1 << 30));
+    device_destroy(&device);
+    driver.memory_info = memory_info;
+    device = open_device();
+    assert_int_equal(cuda_info(device).overhead_bytes, overhead_bytes);
+    device_destroy(&device);
+    assert_clean();
+}
+
 /* ---- the arena, and the caller's memory ---- */
 
 static void test_arena(void **state)
@@ -499,6 +533,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(test_overhead, set_up), cmocka_unit_test(test_no_driver),
         cmocka_unit_test_setup(test_unusable_cards, set_up),
         cmocka_unit_test_setup(test_no_kernels_for_the_card, set_up),
+        cmocka_unit_test_setup(test_overhead_recovers, set_up),
         cmocka_unit_test_setup(test_arena, set_up), cmocka_unit_test_setup(test_pinning, set_up),
         cmocka_unit_test_setup(test_copies, set_up),
         cmocka_unit_test_setup(test_event_times, set_up),

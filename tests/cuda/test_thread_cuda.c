@@ -130,10 +130,80 @@ static void test_lost_to_all(void **state)
     assert_int_equal(fake_driver_counts().things, 0);
 }
 
+/* ---- one device is opened while another of the same card reserves its arena ---- */
+
+#define OTHER_ARENA_BYTES ((uint64_t)96 << 20)
+#define PATIENCE_MS 300 /* that opening waits for the other, which may have to wait for it */
+
+static struct meeting {
+    CUresult (*load)(CUmodule *module, const void *image); /* the driver's own */
+    struct mutex mutex;
+    struct cond cond;
+    struct thread thread;
+    bool begun, reserved;
+    enum shoal_status status;
+} meeting;
+
+static void reserve_meanwhile(void *arg)
+{
+    struct shoal_error error = {0};
+
+    (void)arg;
+    meeting.status = device->ops->arena_reserve(device, OTHER_ARENA_BYTES, &error);
+    mutex_lock(&meeting.mutex);
+    meeting.reserved = true;
+    cond_wake_all(&meeting.cond);
+    mutex_unlock(&meeting.mutex);
+}
+
+/* In the middle of what opening measures. */
+static CUresult load_and_meet(CUmodule *module, const void *image)
+{
+    struct shoal_error error = {0};
+
+    if (!meeting.begun) {
+        meeting.begun = true;
+        assert_ok(thread_start(&meeting.thread, reserve_meanwhile, NULL, &error));
+        mutex_lock(&meeting.mutex);
+        if (!meeting.reserved) cond_wait_for(&meeting.cond, &meeting.mutex, PATIENCE_MS);
+        mutex_unlock(&meeting.mutex);
+    }
+    return meeting.load(module, image);
+}
+
+static void test_overhead_is_not_anothers_arena(void **state)
+{
+    struct shoal_error error = {0};
+    struct device *second;
+    uint64_t overhead_bytes;
+
+    (void)state;
+    open_device(PACE_EAGER);
+    device->ops->arena_release(device);
+    overhead_bytes = cuda_info(device).overhead_bytes;
+    meeting = (struct meeting){.load = driver.module_load};
+    mutex_init(&meeting.mutex);
+    cond_init(&meeting.cond);
+    driver.module_load = load_and_meet;
+    assert_ok(cuda_create_with(&second, &driver, 0, &error));
+    thread_join(&meeting.thread);
+    assert_int_equal(meeting.status, SHOAL_OK);
+    assert_int_equal(device->arena_bytes, OTHER_ARENA_BYTES);
+    if (!real) assert_int_equal(cuda_info(second).overhead_bytes, overhead_bytes);
+    assert_true(cuda_info(second).overhead_bytes < overhead_bytes + OTHER_ARENA_BYTES);
+    cond_fini(&meeting.cond);
+    mutex_fini(&meeting.mutex);
+    device_destroy(&second);
+    device_destroy(&device);
+    assert_int_equal(fake_driver_counts().things, 0);
+    assert_null(fake_driver_counts().violation);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_from_threads),
+        cmocka_unit_test(test_overhead_is_not_anothers_arena),
         cmocka_unit_test(test_lost_to_all),
     };
 

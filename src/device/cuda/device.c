@@ -7,7 +7,6 @@
 #include "device/cuda/blas.h"
 #include "device/cuda/nvml.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +15,23 @@
 
 /* What a context takes, where nobody can be asked: a guess, rather too much. */
 #define CONTEXT_BYTES ((uint64_t)512 << 20)
+
+/* What comes later: streams and events, kernels of libraries that are loaded when they are first
+ * used, and the arena's last piece, which the driver rounds up. */
+#define LATER_BYTES ((uint64_t)8 << 20)
+/* The same of the process's memory: 31 to 70 MiB were measured. */
+#define HOST_LATER_BYTES ((uint64_t)96 << 20)
+
+/*
+ * What the process has on each card. Its devices share the card's context, and what is measured is
+ * the process's or even the card's; so devices are opened and closed, and arenas reserved and
+ * released, one at a time.
+ */
+static struct mutex taking = MUTEX_STATIC;
+static struct card_use {
+    int devices;                         /* that are open, or being opened */
+    uint64_t overhead_bytes, host_bytes; /* that plans count with */
+} cards[CUDA_MAX_CARDS];
 
 /* ---- failing ---- */
 
@@ -58,16 +74,13 @@ bool cuda_enter(struct cuda_device *cuda)
 
 /* ---- the arena ---- */
 
-static enum shoal_status arena_reserve(
-    struct device *device, uint64_t bytes, struct shoal_error *error)
+static enum shoal_status arena_take(
+    struct cuda_device *cuda, uint64_t bytes, struct shoal_error *error)
 {
-    struct cuda_device *cuda = cuda_device(device);
     char wanted[SIZE_TEXT_BYTES], left[SIZE_TEXT_BYTES];
     size_t free_bytes = 0, card_bytes = 0;
     CUresult result;
 
-    if (device->arena)
-        FAIL(error, SHOAL_E_DEVICE, "the device's arena is reserved already; release it first");
     if (!cuda_enter(cuda)) return cuda_failure(cuda, error);
     result = cuda->driver->memory_alloc(&cuda->arena_memory, bytes ? bytes : 1);
     if (!result && cuda->arena_memory % ARENA_ALIGNMENT) { /* a small one: it may lie anywhere */
@@ -82,22 +95,41 @@ static enum shoal_status arena_reserve(
             size_format(wanted, bytes), cuda->name, size_format(left, free_bytes));
     }
     TRY(cuda_check(cuda->driver, result, "reserving the device arena", error));
-    device->arena = size_align(cuda->arena_memory, ARENA_ALIGNMENT);
-    device->arena_bytes = bytes;
+    cuda->base.arena = size_align(cuda->arena_memory, ARENA_ALIGNMENT);
+    cuda->base.arena_bytes = bytes;
     return SHOAL_OK;
+}
+
+static enum shoal_status arena_reserve(
+    struct device *device, uint64_t bytes, struct shoal_error *error)
+{
+    enum shoal_status status;
+
+    if (device->arena)
+        FAIL(error, SHOAL_E_DEVICE, "the device's arena is reserved already; release it first");
+    mutex_lock(&taking);
+    status = arena_take(cuda_device(device), bytes, error);
+    mutex_unlock(&taking);
+    return status;
+}
+
+static void arena_give_back(struct cuda_device *cuda)
+{
+    CUresult result;
+
+    if (!cuda->base.arena) return;
+    (void)cuda_enter(cuda);
+    result = cuda->driver->memory_free(cuda->arena_memory);
+    if (result) cuda_fail(cuda, result, "releasing the device arena");
+    cuda->base.arena = 0;
+    cuda->base.arena_bytes = 0;
 }
 
 static void arena_release(struct device *device)
 {
-    struct cuda_device *cuda = cuda_device(device);
-    CUresult result;
-
-    if (!device->arena) return;
-    (void)cuda_enter(cuda);
-    result = cuda->driver->memory_free(cuda->arena_memory);
-    if (result) cuda_fail(cuda, result, "releasing the device arena");
-    device->arena = 0;
-    device->arena_bytes = 0;
+    mutex_lock(&taking);
+    arena_give_back(cuda_device(device));
+    mutex_unlock(&taking);
 }
 
 /* ---- the caller's memory ---- */
@@ -134,22 +166,30 @@ static void host_unregister(struct device *device, void *pages)
  * A lost context is of no use to anybody else in the process either: it is reset, so that the card
  * can be opened again where the driver allows that.
  */
+static void close_context(struct cuda_device *cuda)
+{
+    const struct cuda_driver *driver = cuda->driver;
+    bool dead = driver->context_set_current(cuda->context) != CUDA_SUCCESS;
+
+    arena_give_back(cuda);
+    cuda_clock_close(cuda);
+    cuda_blas_close(&cuda->blas);
+    if (cuda->workspace) driver->memory_free(cuda->workspace);
+    cuda_kernels_unload(cuda);
+    dead = dead || driver->context_synchronize() != CUDA_SUCCESS;
+    driver->context_release(cuda->handle);
+    if (dead) driver->context_reset(cuda->handle);
+    cards[cuda->ordinal].devices--;
+}
+
 static void cuda_destroy(struct device *device)
 {
     struct cuda_device *cuda = cuda_device(device);
-    const struct cuda_driver *driver = cuda->driver;
 
     if (cuda->context) {
-        bool dead = driver->context_set_current(cuda->context) != CUDA_SUCCESS;
-
-        arena_release(device);
-        cuda_clock_close(cuda);
-        cuda_blas_close(&cuda->blas);
-        if (cuda->workspace) driver->memory_free(cuda->workspace);
-        cuda_kernels_unload(cuda);
-        dead = dead || driver->context_synchronize() != CUDA_SUCCESS;
-        driver->context_release(cuda->handle);
-        if (dead) driver->context_reset(cuda->handle);
+        mutex_lock(&taking);
+        close_context(cuda);
+        mutex_unlock(&taking);
     }
     cuda_nvml_close(&cuda->nvml);
     mutex_fini(&cuda->mutex);
@@ -190,6 +230,8 @@ static enum shoal_status find_card(
 
     TRY(cuda_start(driver, error));
     TRY(cuda_card_find(driver, ordinal, &cuda->handle, &card, error));
+    assert(ordinal < CUDA_MAX_CARDS);
+    cuda->ordinal = ordinal;
     memcpy(cuda->name, card.name, sizeof cuda->name);
     cuda->sm = card.sm;
     cuda->card_bytes = card.bytes;
@@ -224,6 +266,7 @@ static enum shoal_status open_context(struct cuda_device *cuda, struct shoal_err
               "process can use it, and this one the CPU: opening its context"
             : "opening the card's context (its memory may be in use by others)",
         error));
+    cards[cuda->ordinal].devices++;
     return cuda_check(driver, driver->context_set_current(cuda->context),
         "making the card's context current", error);
 }
@@ -242,31 +285,24 @@ static enum shoal_status take_overhead(struct cuda_device *cuda, struct shoal_er
     return cuda_blas_open(cuda, error);
 }
 
-/* What comes later: streams and events, kernels of libraries that are loaded when they are first
- * used, and the arena's last piece, which the driver rounds up. */
-#define LATER_BYTES ((uint64_t)8 << 20)
-/* The same of the process's memory: 31 to 70 MiB were measured. */
-#define HOST_LATER_BYTES ((uint64_t)96 << 20)
-
-/* Takes of the process so far, by card: the most that was seen, so that all its plans count with
- * the same. */
-static _Atomic uint64_t most_overhead[CUDA_MAX_CARDS], most_host[CUDA_MAX_CARDS];
-
-static uint64_t steady(_Atomic uint64_t *most, uint64_t bytes)
+/*
+ * The most that was seen, so that all plans count with the same. But what was measured is the whole
+ * card's where nobody says more, and others may have taken theirs meanwhile: a measurement that is
+ * `complete`, from before there was a context, and far below tells that they had.
+ */
+static uint64_t settle(uint64_t *kept, uint64_t bytes, bool complete)
 {
-    uint64_t before = *most;
-
-    while (before < bytes && !atomic_compare_exchange_weak(most, &before, bytes))
-        continue;
-    return before > bytes ? before : bytes;
+    if (*kept < bytes || (complete && *kept - bytes > LATER_BYTES)) *kept = bytes;
+    return *kept;
 }
 
 /* What that took, by the best that can be asked: the process's use, the card's, or what was left
  * when there was a context. */
-static enum shoal_status open_measured(
-    struct cuda_device *cuda, int32_t ordinal, struct shoal_error *error)
+static enum shoal_status open_measured(struct cuda_device *cuda, struct shoal_error *error)
 {
     const struct cuda_driver *driver = cuda->driver;
+    struct card_use *card = &cards[cuda->ordinal];
+    const bool complete = card->devices == 0;
     uint64_t process_before = cuda_nvml_process_bytes(cuda->nvml), process_after;
     const uint64_t resident_before = memory_resident();
     uint64_t resident_after;
@@ -289,15 +325,28 @@ static enum shoal_status open_measured(
     else
         cuda->overhead_bytes = CONTEXT_BYTES + (before > after ? before - after : 0);
     resident_after = memory_resident();
-    cuda->overhead_bytes = steady(&most_overhead[ordinal], cuda->overhead_bytes + LATER_BYTES);
-    cuda->host_bytes = steady(&most_host[ordinal],
+    cuda->overhead_bytes =
+        settle(&card->overhead_bytes, cuda->overhead_bytes + LATER_BYTES, complete);
+    /* Never complete: libraries stay in the process's memory. */
+    cuda->host_bytes = settle(&card->host_bytes,
         HOST_LATER_BYTES +
-            (resident_after > resident_before ? resident_after - resident_before : 0));
+            (resident_after > resident_before ? resident_after - resident_before : 0),
+        false);
     /* A slice of a card has less than NVML says of the whole. */
     if (!known || cuda->free_bytes > before + CONTEXT_BYTES)
         cuda->free_bytes = before + CONTEXT_BYTES;
     if (cuda->free_bytes > cuda->card_bytes) cuda->free_bytes = cuda->card_bytes;
     return SHOAL_OK;
+}
+
+static enum shoal_status open_alone(struct cuda_device *cuda, struct shoal_error *error)
+{
+    enum shoal_status status;
+
+    mutex_lock(&taking);
+    status = open_measured(cuda, error);
+    mutex_unlock(&taking);
+    return status;
 }
 
 enum shoal_status cuda_create_with(struct device **device, const struct cuda_driver *driver,
@@ -313,7 +362,7 @@ enum shoal_status cuda_create_with(struct device **device, const struct cuda_dri
     cuda->driver = &cuda->calls;
     cuda->base.ops = &cuda_device_ops;
     TRY_OR_FAIL(find_card(cuda, ordinal, error));
-    TRY_OR_FAIL(open_measured(cuda, ordinal, error));
+    TRY_OR_FAIL(open_alone(cuda, error));
     *device = &cuda->base;
     return SHOAL_OK;
 fail:

@@ -25,6 +25,7 @@ struct cuda_device {
     const struct cuda_driver *driver; /* calls */
     struct cuda_driver calls;
     CUdevice handle;
+    int32_t ordinal;
     CUcontext context; /* the card's primary one, which libraries find too */
     CUmodule modules[CUDA_MAX_MODULES];
     int modules_loaded;

@@ -437,6 +437,44 @@ static void test_lost(void **state)
     assert_clean();
 }
 
+/* The context is the card's, so all devices on it are lost with one; it is reset when the last one
+ * is gone, not from under the others. */
+static void test_lost_together(void **state)
+{
+    struct shoal_error error = {0};
+    struct device *first = open_device(), *second = open_device(), *third;
+    struct stream *compute;
+
+    (void)state;
+    assert_ok(second->ops->stream_create(second, false, &compute, &error));
+    faults.at = faults.calls + 1;
+    faults.for_good = true;
+    faults.result = 719;
+    assert_int_equal(first->ops->arena_reserve(first, ARENA_BYTES, &error), SHOAL_E_DEVICE);
+    device_destroy(&first);
+    assert_int_equal(faults.resets, 0);
+    assert_int_equal(second->ops->stream_synchronize(compute, &error), SHOAL_E_DEVICE);
+    assert_says(&error, "is lost to this device: ");
+    assert_says(&error, "719");
+    assert_int_equal(cuda_create_with(&third, &driver, 0, &error), SHOAL_E_DEVICE);
+    faults.always = CALL_memory_info; /* as if only the context were dead */
+    faults.at = 0;
+    assert_int_equal(cuda_create_with(&third, &driver, 0, &error), SHOAL_E_DEVICE);
+    assert_says(&error, "another device of this process has");
+    assert_says(&error, "719");
+    assert_int_equal(faults.resets, 0);
+    faults.always = CALL_COUNT;
+    second->ops->stream_destroy(&compute);
+    device_destroy(&second); /* to which all is well again: what the first one saw counts */
+    assert_int_equal(faults.resets, 1);
+    assert_clean();
+    first = open_device();
+    assert_ok(use_device(first, &error));
+    device_destroy(&first);
+    assert_int_equal(faults.resets, 1);
+    assert_clean();
+}
+
 static void test_failing_kernel_is_named(void **state)
 {
     struct shoal_error error = {0};
@@ -539,6 +577,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(test_event_times, set_up),
         cmocka_unit_test(test_each_call_fails_once),
         cmocka_unit_test(test_each_call_fails_for_good), cmocka_unit_test_setup(test_lost, set_up),
+        cmocka_unit_test_setup(test_lost_together, set_up),
         cmocka_unit_test_setup(test_failing_kernel_is_named, set_up),
         cmocka_unit_test_setup(test_quantised_rows_are_refused, set_up),
         cmocka_unit_test_setup(test_wild_address, set_up), /* the card's last */

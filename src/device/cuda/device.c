@@ -29,7 +29,8 @@
  */
 static struct mutex taking = MUTEX_STATIC;
 static struct card_use {
-    int devices;                         /* that are open, or being opened */
+    int devices; /* that are open, or being opened */
+    bool dead;   /* the context is: it is reset when the last of them goes */
     uint64_t overhead_bytes, host_bytes; /* that plans count with */
 } cards[CUDA_MAX_CARDS];
 
@@ -164,11 +165,13 @@ static void host_unregister(struct device *device, void *pages)
 
 /*
  * A lost context is of no use to anybody else in the process either: it is reset, so that the card
- * can be opened again where the driver allows that.
+ * can be opened again where the driver allows that. Other devices that are open on the card still
+ * have things in it, and calls of theirs to fail; so it is the last one that resets it.
  */
 static void close_context(struct cuda_device *cuda)
 {
     const struct cuda_driver *driver = cuda->driver;
+    struct card_use *card = &cards[cuda->ordinal];
     bool dead = driver->context_set_current(cuda->context) != CUDA_SUCCESS;
 
     arena_give_back(cuda);
@@ -178,8 +181,10 @@ static void close_context(struct cuda_device *cuda)
     cuda_kernels_unload(cuda);
     dead = dead || driver->context_synchronize() != CUDA_SUCCESS;
     driver->context_release(cuda->handle);
-    if (dead) driver->context_reset(cuda->handle);
-    cards[cuda->ordinal].devices--;
+    card->dead = card->dead || dead;
+    if (--card->devices > 0 || !card->dead) return;
+    driver->context_reset(cuda->handle);
+    card->dead = false;
 }
 
 static void cuda_destroy(struct device *device)
@@ -342,10 +347,17 @@ static enum shoal_status open_measured(struct cuda_device *cuda, struct shoal_er
 static enum shoal_status open_alone(struct cuda_device *cuda, struct shoal_error *error)
 {
     enum shoal_status status;
+    bool shared;
 
     mutex_lock(&taking);
+    shared = cards[cuda->ordinal].devices > 0;
     status = open_measured(cuda, error);
     mutex_unlock(&taking);
+    if (status && shared)
+        error_prefix(error,
+            "another device of this process has %s too; if its context died with that one, closing "
+            "all of them would do: ",
+            cuda->name);
     return status;
 }
 

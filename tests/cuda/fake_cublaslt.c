@@ -93,6 +93,7 @@ CALL(cublasLtDestroy, void *handle)
 
 CALL(cublasLtMatmulDescCreate, struct product **product, int compute, int scale)
 {
+    if (fake_cublaslt.description_status) return fake_cublaslt.description_status;
     *product = create(sizeof **product);
     return require(compute == COMPUTE_32F && scale == R_32F, "not in F32");
 }
@@ -175,6 +176,7 @@ CALL(cublasLtMatmulAlgoGetHeuristic, void *handle, struct product *product, stru
     (void)handle;
     fake_cublaslt.suggestions++;
     memset(suggestion, 0, sizeof *suggestion);
+    if (fake_cublaslt.suggestion_status) return fake_cublaslt.suggestion_status;
     suggestion->algorithm.data[0] = d->rows;
     suggestion->algorithm.data[1] = d->cols;
     suggestion->algorithm.data[2] = a->rows;
@@ -259,7 +261,7 @@ CALL(cublasLtMatmul, void *handle, struct product *product, const float *alpha, 
         return INVALID_VALUE;
     if (!stream) return SUCCESS; /* to warm up */
     if (d_layout->rows == FAKE_N_NOT_SUPPORTED) return NOT_SUPPORTED;
-    if (d_layout->rows == FAKE_N_FAILING) return EXECUTION_FAILED;
+    if (fake_cublaslt.product_status) return fake_cublaslt.product_status;
     fake_cublaslt.products++;
     work = malloc(sizeof *work);
     if (!work) return EXECUTION_FAILED;

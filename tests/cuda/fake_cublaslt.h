@@ -7,12 +7,14 @@
 /* Shapes that it treats specially, by n. */
 #define FAKE_N_WITHOUT_ALGORITHM 72
 #define FAKE_N_NOT_SUPPORTED 88
-#define FAKE_N_FAILING 104
 
 /* The library's one variable, `fake_cublaslt`. */
 struct fake_cublaslt {
     void (*give)(CUstream stream, struct fake_command command); /* the fake driver's */
     int64_t products, suggestions;                              /* asked for on a stream, in all */
+    /* What all suggestions, descriptions of products and products come to instead; 0: themselves.
+     */
+    int suggestion_status, description_status, product_status;
     int64_t things;        /* handles and descriptions: open now */
     const char *violation; /* the first thing that the real one would not like, or NULL */
 };

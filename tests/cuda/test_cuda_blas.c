@@ -149,23 +149,84 @@ static void test_environment(void **state)
     assert_clean();
 }
 
-static void test_failure(void **state)
+/* A product of this shape is given to a device, which says what became of it. */
+static enum shoal_status multiply(
+    struct device *device, int64_t m, int64_t n, int64_t k, struct shoal_error *error)
 {
     static _Alignas(16) uint16_t operands[4096];
+    const device_addr at = (device_addr)(uintptr_t)operands;
+    struct stream *stream;
+    enum shoal_status status;
+
+    assert_int_equal(device->ops->stream_create(device, false, &stream, error), SHOAL_OK);
+    device->ops->compute->linear(stream, matrix_at(at, DTYPE_BF16, m, n),
+        matrix_at(at, DTYPE_BF16, m, k), matrix_at(at, DTYPE_BF16, n, k), MATRIX_NONE);
+    status = device->ops->stream_synchronize(stream, error);
+    device->ops->stream_destroy(&stream);
+    return status;
+}
+
+static void assert_fails(const char *words)
+{
     struct shoal_error error = {0};
     struct device *device;
-    struct stream *stream;
-    device_addr at = (device_addr)(uintptr_t)operands;
+
+    assert_ok(open_device(&device, &error));
+    assert_int_equal(multiply(device, 9, 104, 8, &error), SHOAL_E_DEVICE);
+    assert_says(&error, words);
+    device_destroy(&device);
+    assert_clean();
+}
+
+static void test_failure(void **state)
+{
+    (void)state;
+    environment("cublaslt", FAKE_CUBLASLT);
+    library->product_status = 13;
+    assert_fails("cuBLASLt 13.2, status 13");
+    library->product_status = 0;
+}
+
+/* What the library cannot is our own kernels' work, and it is not asked again. But what fails is no
+ * reason to take them from then on: the bits would depend on the failure. */
+static void test_failing_description(void **state)
+{
+    const int cannot[] = {7, 8, 15};
+    struct shoal_error error = {0};
+    struct device *device;
+    int64_t before;
 
     (void)state;
     environment("cublaslt", FAKE_CUBLASLT);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(open_device(&device, &error));
+        library->suggestion_status = cannot[i];
+        before = library->suggestions;
+        assert_ok(multiply(device, 9, 16, 8, &error));
+        assert_ok(multiply(device, 9, 16, 8, &error));
+        assert_int_equal(library->suggestions, before + 1);
+        library->suggestion_status = 0;
+        library->product_status = cannot[i];
+        assert_ok(multiply(device, 9, 24, 8, &error));
+        library->product_status = 0;
+        device_destroy(&device);
+        assert_clean();
+    }
+    library->suggestion_status = 3;
+    assert_fails("cuBLASLt 13.2, status 3");
+    library->suggestion_status = 14;
+    assert_fails("cuBLASLt 13.2, status 14");
+    library->suggestion_status = 0;
+    library->description_status = 3;
+    assert_fails("cuBLASLt 13.2, status 3");
+    /* While it warms up nobody needs the product. */
     assert_ok(open_device(&device, &error));
-    assert_ok(device->ops->stream_create(device, false, &stream, &error));
-    device->ops->compute->linear(stream, matrix_at(at, DTYPE_BF16, 9, FAKE_N_FAILING),
-        matrix_at(at, DTYPE_BF16, 9, 8), matrix_at(at, DTYPE_BF16, FAKE_N_FAILING, 8), MATRIX_NONE);
-    assert_int_equal(device->ops->stream_synchronize(stream, &error), SHOAL_E_DEVICE);
-    assert_says(&error, "cuBLASLt 13.2, status 13");
-    device->ops->stream_destroy(&stream);
+    library->description_status = 0;
+    library->product_status = 13;
+    before = library->suggestions;
+    assert_int_equal(multiply(device, 64, 2048, 2048, &error), SHOAL_E_DEVICE);
+    assert_int_equal(library->suggestions, before + 1);
+    library->product_status = 0;
     device_destroy(&device);
     assert_clean();
 }
@@ -180,6 +241,7 @@ static const struct CMUnitTest turing[] = {
 static const struct CMUnitTest opening[] = {
     cmocka_unit_test(test_environment),
     cmocka_unit_test(test_failure),
+    cmocka_unit_test(test_failing_description),
 };
 
 int main(int argc, char **argv)

@@ -19,7 +19,7 @@ typedef struct opaque_layout *layout_t;
 typedef struct opaque_wishes *wishes_t;
 
 /* cublasStatus_t, those that we tell apart */
-enum { SUCCESS = 0, ALLOC_FAILED = 3, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum { SUCCESS = 0, ALLOC_FAILED = 3, INVALID_VALUE = 7, ARCH_MISMATCH = 8, NOT_SUPPORTED = 15 };
 /* cudaDataType_t and cublasComputeType_t */
 enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68 };
 /* cublasOperation_t, cublasLtEpilogue_t, cublasLtReductionScheme_t */
@@ -177,20 +177,40 @@ static bool same_shape(struct shape a, struct shape b)
            a.bias == b.bias;
 }
 
-static struct product *product_of(struct cuda_blas *blas, struct shape shape)
+/* A status that says that the library has nothing for what it is asked, and never will. Others are
+ * failures, such as too little memory. */
+static bool cannot(int status)
+{
+    return status == INVALID_VALUE || status == ARCH_MISMATCH || status == NOT_SUPPORTED;
+}
+
+/* Only what the library says for good is kept; SUCCESS, and a product that may not be usable, or a
+ * failure's status. */
+static int product_of(struct cuda_blas *blas, struct shape shape, struct product **product)
 {
     struct product *p;
+    int status;
 
     for (int i = 0; i < blas->count; i++)
-        if (same_shape(blas->products[i].shape, shape)) return &blas->products[i];
-    if (blas->count < PRODUCTS)
-        p = &blas->products[blas->count++];
-    else
-        p = &blas->products[blas->next++ % PRODUCTS];
+        if (same_shape(blas->products[i].shape, shape)) {
+            *product = &blas->products[i];
+            return SUCCESS;
+        }
+    p = &blas->products[blas->count < PRODUCTS ? blas->count : blas->next];
     product_drop(blas, p);
     p->shape = shape;
-    p->usable = describe(blas, p) == SUCCESS;
-    return p;
+    status = describe(blas, p);
+    if (status && !cannot(status)) {
+        product_drop(blas, p); /* no shape is all zeros */
+        return status;
+    }
+    if (blas->count < PRODUCTS)
+        blas->count++;
+    else
+        blas->next = (blas->next + 1) % PRODUCTS;
+    p->usable = status == SUCCESS;
+    *product = p;
+    return SUCCESS;
 }
 
 /* ---- multiplying ---- */
@@ -230,7 +250,7 @@ bool cuda_blas_multiply(
     struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
 {
     struct cuda_device *cuda = cuda_device(stream->device);
-    const struct product *p;
+    struct product *p;
     char what[80];
     int status;
 
@@ -239,12 +259,12 @@ bool cuda_blas_multiply(
     if (!cuda->blas || !aligned(y) || !aligned(x) || !aligned(w) || bias.addr % ALIGNMENT != 0)
         return false;
     if (!cuda_enter(cuda)) return true; /* dropped, like all that is given now */
-    p = product_of(
-        cuda->blas, (struct shape){y.rows, y.cols, x.cols, x.dtype, y.dtype, bias.addr != 0});
-    if (!p->usable) return false;
-    status = run(cuda->blas, ((struct cuda_stream *)stream)->handle, p, y, x, w, bias);
-    if (status == INVALID_VALUE || status == NOT_SUPPORTED) return false;
-    if (status) {
+    status = product_of(
+        cuda->blas, (struct shape){y.rows, y.cols, x.cols, x.dtype, y.dtype, bias.addr != 0}, &p);
+    if (!status && !p->usable) return false;
+    if (!status) status = run(cuda->blas, ((struct cuda_stream *)stream)->handle, p, y, x, w, bias);
+    if (cannot(status)) return false;
+    if (status) { /* our own kernels would do, but bits must not depend on a failure */
         snprintf(what, sizeof what, "%s, status %d", cuda->blas->name, status);
         cuda_fail(
             cuda, status == ALLOC_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN, what);
@@ -306,10 +326,12 @@ static void warm_up(struct cuda_blas *blas)
             struct matrix y =
                 matrix_at(cuda->workspace + (uint64_t)dtype_bytes(DTYPE_F32, dim * dim), y_types[j],
                     rows[i], dim);
-            struct product *p =
-                product_of(blas, (struct shape){rows[i], dim, dim, type, y_types[j], false});
+            const struct shape shape = {rows[i], dim, dim, type, y_types[j], false};
+            struct product *p;
 
-            if (p->usable) (void)run(blas, NULL, p, y, x, w, MATRIX_NONE);
+            /* What fails now is asked for again when it is needed. */
+            if (product_of(blas, shape, &p) == SUCCESS && p->usable)
+                (void)run(blas, NULL, p, y, x, w, MATRIX_NONE);
         }
     cuda->driver->context_synchronize();
 }

@@ -536,34 +536,6 @@ static void test_overhead(void **state)
     device_destroy(&device);
 }
 
-/* What kernels over rows do not read yet is refused, and says of which type it is. */
-static void test_quantised_rows_are_refused(void **state)
-{
-    struct matrix y = {0, DTYPE_F32, 1, 32, 32}, x = {0, DTYPE_Q8_0, 1, 32, 32};
-
-    (void)state;
-    for (int i = 0; i < 4; i++) {
-        struct shoal_error error = {0};
-        struct device *device = open_device();
-        const struct compute_ops *compute = device->ops->compute;
-        struct stream *stream;
-
-        assert_ok(device->ops->arena_reserve(device, ARENA_BYTES, &error));
-        assert_ok(device->ops->stream_create(device, false, &stream, &error));
-        y.addr = device->arena;
-        x.addr = device->arena + 4096;
-        if (i == 0) compute->copy(stream, y, x);
-        if (i == 1) compute->gated_add(stream, y, x, y);
-        if (i == 2) compute->rms_norm(stream, y, y, x, MATRIX_NONE, 1);
-        if (i == 3) compute->layer_norm(stream, y, y, x, 1);
-        assert_int_equal(device->ops->stream_synchronize(stream, &error), SHOAL_E_DEVICE);
-        assert_says(&error, "a matrix of Q8_0");
-        assert_says(&error, "F32, F16 or BF16 would do");
-        device->ops->stream_destroy(&stream);
-        device_destroy(&device);
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -579,7 +551,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_each_call_fails_for_good), cmocka_unit_test_setup(test_lost, set_up),
         cmocka_unit_test_setup(test_lost_together, set_up),
         cmocka_unit_test_setup(test_failing_kernel_is_named, set_up),
-        cmocka_unit_test_setup(test_quantised_rows_are_refused, set_up),
         cmocka_unit_test_setup(test_wild_address, set_up), /* the card's last */
     };
 

@@ -173,6 +173,33 @@ static void test_small_workspace(void **state)
     cuda->workspace_bytes = bytes;
 }
 
+/* Files that store kernels flattened may quantise them, and biases. */
+static void test_quantised(void **state)
+{
+    const struct conv_case cases[] = {
+        {32, 64, 5, 7, 1, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_Q8_0},
+        {64, 96, 6, 6, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_Q4_1},
+        {256, 256, 4, 3, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_Q4_K},
+        {256, 33, 4, 5, 1, 1, true, false, false, false, DTYPE_F32, DTYPE_F32, DTYPE_Q3_K},
+    };
+    struct cuda_device *cuda = (struct cuda_device *)gpu_device();
+    const uint64_t bytes = cuda->workspace_bytes;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int small = 0; small < 2; small++) {
+            const struct conv_case *c = &cases[i];
+            int64_t tile_bytes = CONV_STAGE_BYTES(CONV_WIDE_OUTS) * ceil_div(c->in, CONV_CHANNELS);
+
+            /* Room for a tile: its weights as they are multiplied, and packed; and for the bias. */
+            if (small)
+                cuda->workspace_bytes =
+                    (uint64_t)(CONV_WIDE_OUTS * c->in * 2 + tile_bytes) * 9 + 2048;
+            check_conv(c);
+            cuda->workspace_bytes = bytes;
+        }
+}
+
 /* ---- on a card ---- */
 
 static void time_conv(const struct conv_case *c)
@@ -221,6 +248,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_pieces),
     cmocka_unit_test(test_padding),
     cmocka_unit_test(test_small_workspace),
+    cmocka_unit_test(test_quantised),
     cmocka_unit_test(test_rates),
 };
 

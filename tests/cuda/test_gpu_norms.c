@@ -111,6 +111,28 @@ static void test_group_norm(void **state)
             }
 }
 
+/* Vectors may be quantised, both of a norm at once. */
+static void test_quantised(void **state)
+{
+    const enum dtype quantised[] = {DTYPE_Q8_0, DTYPE_Q5_0, DTYPE_Q2_K, DTYPE_Q6_K};
+
+    (void)state;
+    for (int q = 0; q < 4; q++) {
+        struct operand *y = gpu_output(F32, 3, 512), *x = gpu_input(BF16, 3, 512);
+        struct operand *gamma = gpu_input(quantised[q], 1, 256);
+        struct operand *scale = gpu_input(quantised[(q + 1) % 4], 1, 512);
+
+        GPU_CHECK(2e-6, rms_norm, on(y), on(x), on(gamma), on(scale), 1e-5f);
+        y = gpu_output(BF16, 3, 512), x = gpu_input(F32, 3, 512);
+        scale = gpu_input(quantised[q], 1, 512);
+        GPU_CHECK(4e-6, layer_norm, on(y), on(x), on(scale), 1e-5f);
+        y = gpu_output(F32, 2, 256), x = gpu_input(F32, 256, 30);
+        gamma = gpu_input(quantised[q], 1, 256);
+        scale = gpu_input(quantised[3 - q], 1, 256);
+        GPU_CHECK(4e-6, group_norm, on(y), on(x), on(gamma), on(scale), 32, 1e-6f);
+    }
+}
+
 /* Z-Image's, Qwen3's and the VAE's shapes. */
 static void test_times(void **state)
 {
@@ -157,6 +179,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_layer_norm),
     cmocka_unit_test(test_far_from_0),
     cmocka_unit_test(test_group_norm),
+    cmocka_unit_test(test_quantised),
     cmocka_unit_test(test_times),
 };
 

@@ -1,6 +1,8 @@
 /* Operations over rows without sums, on the CUDA device: see gpu_support.h. */
 #include "cuda/gpu_support.h"
 
+#include "device/cuda/internal.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -117,6 +119,33 @@ static void test_copy(void **state)
             y = gpu_output(gpu_activations[t / 3], rows, cols);
             x = gpu_input(gpu_activations[t % 3], 1, cols);
             GPU_CHECK(0, copy, on(y), on(x));
+        }
+}
+
+/* Gates and what is copied may be quantised: of blocks of 32 and of 256, in turns if need be. */
+static void test_quantised(void **state)
+{
+    const enum dtype quantised[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q6_K};
+    struct cuda_device *cuda = cuda_device(gpu_device());
+    const uint64_t workspace_bytes = cuda->workspace_bytes;
+
+    (void)state;
+    for (int q = 0; q < 5; q++)
+        for (int t = 0; t < 3; t++) {
+            int64_t cols = 256 * (1 + t);
+            struct operand *y = gpu_inout(gpu_activations[t], 3, cols);
+            struct operand *x = gpu_input(F32, 3, cols);
+            struct operand *w = gpu_input(quantised[q], 1, cols);
+
+            GPU_CHECK(1e-6, gated_add, on(y), on(w), on(x));
+            y = gpu_output(gpu_activations[t], 5, cols);
+            w = gpu_input(quantised[q], 1, cols);
+            GPU_CHECK(1e-6, copy, on(y), on(w));
+            cuda->workspace_bytes = (uint64_t)(t + 2) * (uint64_t)cols * 4; /* 2, 3, 4 rows */
+            y = gpu_output(gpu_activations[t], 7, cols);
+            w = gpu_input(quantised[q], 7, cols);
+            GPU_CHECK(1e-6, copy, on(y), on(w));
+            cuda->workspace_bytes = workspace_bytes;
         }
 }
 
@@ -292,6 +321,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_gated_add),
     cmocka_unit_test(test_blend_and_guide),
     cmocka_unit_test(test_copy),
+    cmocka_unit_test(test_quantised),
     cmocka_unit_test(test_activate),
     cmocka_unit_test(test_functions),
     cmocka_unit_test(test_affine),

@@ -42,16 +42,15 @@ static bool is_paired(struct matrix y, int64_t width)
     return width % 2 == 0 && y.stride % 2 == 0 && y.addr % (uint64_t)dtype_bytes(y.dtype, 2) == 0;
 }
 
-/* The operation in full, for as many output channels as the workspace has room for. */
-static void convolve(struct stream *stream, const struct tiling *tiling, struct matrix y,
-    struct matrix x, struct matrix w, struct matrix bias, const struct conv *conv)
+/* The operation in full, for as many output channels as the room has space for. */
+static void convolve(struct stream *stream, const struct tiling *tiling, struct cuda_room room,
+    struct matrix y, struct matrix x, struct matrix w, struct matrix bias, const struct conv *conv)
 {
-    struct cuda_device *cuda = cuda_device(stream->device);
     const enum dtype product = stream->device->traits.activation;
     int32_t taps = conv->kernel * conv->kernel;
     int32_t chunks = (int32_t)ceil_div(x.rows, CONV_CHANNELS);
     int32_t out_tiles = (int32_t)ceil_div(y.rows, tiling->outs);
-    void *weights = (void *)(uintptr_t)cuda->workspace;
+    void *weights = (void *)(uintptr_t)room.at;
     int64_t vectors = (int64_t)out_tiles * chunks * CONV_STAGE_BYTES(tiling->outs) / 16 * taps;
     struct conv_pack_args pack = {gpu_matrix(w), weights, (int32_t)product, (int32_t)x.rows, taps,
         tiling->outs, out_tiles, chunks};
@@ -86,21 +85,31 @@ static void convolve(struct stream *stream, const struct tiling *tiling, struct 
 void cuda_conv2d(struct stream *stream, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv)
 {
-    const struct cuda_device *cuda = cuda_device(stream->device);
-    const struct tiling *tiling = choose(cuda, y.rows, conv);
+    const enum dtype product = stream->device->traits.activation;
+    const bool quantised = dtype_is_quantised(w.dtype);
+    const struct tiling *tiling = choose(cuda_device(stream->device), y.rows, conv);
     int64_t tile_bytes = ceil_div(x.rows, CONV_CHANNELS) * CONV_STAGE_BYTES(tiling->outs) *
                          conv->kernel * conv->kernel;
-    int64_t at_once = (int64_t)cuda->workspace_bytes / tile_bytes * tiling->outs;
+    int64_t row_bytes = quantised ? dtype_bytes(product, w.cols) : 0, at_once;
+    struct cuda_room all = cuda_room(stream);
 
     check_conv2d(y, x, w, bias, conv);
-    /* Rare, since a kernel's row is 1 or 3 wide: only files that store it flattened have them. */
-    if (!cuda_plain(stream, "convolving with", w) ||
-        !cuda_plain(stream, "a convolution's bias", bias))
-        return;
-    assert(stream->device->traits.activation != DTYPE_F32 && at_once > 0);
+    assert(product != DTYPE_F32);
+    bias = cuda_plain(stream, bias, &all);
+    /* A tile's bytes, and those of its quantised rows, are multiples of what room is taken in. */
+    at_once = (int64_t)all.bytes / (tile_bytes + tiling->outs * row_bytes) * tiling->outs;
+    assert(at_once > 0);
     for (int64_t first = 0, count; first < y.rows; first += count) {
-        count = y.rows - first < at_once ? y.rows - first : at_once;
-        convolve(stream, tiling, matrix_rows(y, first, count), x, matrix_rows(w, first, count),
+        struct matrix rows;
+        struct cuda_room room = all;
+
+        count = least(at_once, y.rows - first);
+        rows = matrix_rows(w, first, count);
+        /* Rounded now or when it is packed: once. */
+        if (quantised)
+            rows = cuda_convert(
+                stream, cuda_room_take(&room, (uint64_t)(count * row_bytes)), product, rows);
+        convolve(stream, tiling, room, matrix_rows(y, first, count), x, rows,
             matrix_given(bias) ? matrix_cols(bias, first, count) : bias, conv);
     }
 }

@@ -151,6 +151,26 @@ void cuda_conv2d(struct stream *, struct matrix y, struct matrix x, struct matri
     struct matrix bias, const struct conv *conv);
 void cuda_unpack(struct stream *, struct matrix y, device_addr payload, uint64_t payload_bytes);
 
+/* convert.c */
+
+/* What an operation has not used of the workspace yet; all of it at first. */
+struct cuda_room {
+    device_addr at; /* aligned to 256 bytes */
+    uint64_t bytes;
+};
+struct cuda_room cuda_room(struct stream *stream);
+/* Whoever takes says before that there is so much. */
+device_addr cuda_room_take(struct cuda_room *room, uint64_t bytes);
+
+/* m as F32, F16 or BF16 at `at`, which is aligned to 16 bytes; its columns are padded with zeros.
+ */
+struct matrix cuda_convert(
+    struct stream *stream, device_addr at, enum dtype dtype, struct matrix m);
+/* To so many. */
+int64_t cuda_converted_cols(int64_t cols);
+/* m, or as F32 if it is quantised, in the room. Most kernels take plain types only. */
+struct matrix cuda_plain(struct stream *stream, struct matrix m, struct cuda_room *room);
+
 /* norms.c */
 void cuda_rms_norm(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
     struct matrix scale, float eps);
@@ -161,8 +181,6 @@ void cuda_group_norm(struct stream *, struct matrix affine, struct matrix x, str
 
 /* rows.c */
 
-/* Whether m, if given, is of a type that kernels over rows take; fails if not: `doing` it. */
-bool cuda_plain(struct stream *stream, const char *doing, struct matrix m);
 /* Elements that a thread of such kernels moves at once: see kernels/vectors.cuh. */
 int32_t cuda_run_width(int count, const struct matrix *operands);
 /* Blocks of kernels whose threads go on until all is done: those wanted, or what fills the card. */

@@ -11,52 +11,22 @@
 #define ALIGNMENT 16
 #define PANEL_ROWS 256 /* panels have a multiple of them, where there is room for so many */
 
-/* What is left of the workspace. */
-struct room {
-    device_addr at;
-    uint64_t bytes;
-};
-
 /* ---- operands ---- */
-
-static int64_t padded(int64_t cols)
-{
-    return ceil_div(cols, 8) * 8;
-}
-
-/* m in that type at `at`, its columns padded with zeros to a multiple of 8. */
-static struct matrix convert(
-    struct stream *stream, device_addr at, enum dtype dtype, struct matrix m)
-{
-    struct matrix to = matrix_at(at, dtype, m.rows, padded(m.cols));
-    struct convert_args args = {gpu_matrix(to), gpu_matrix(m)};
-    int64_t threads = ceil_div(to.cols / 8, 32) * 32;
-
-    if (threads > CONVERT_THREADS) threads = CONVERT_THREADS;
-    cuda_launch(stream, KERNEL_convert,
-        (struct cuda_grid){
-            (uint32_t)m.rows, (uint32_t)ceil_div(to.cols / 8, threads), 1, (uint32_t)threads, 0},
-        &args);
-    return to;
-}
 
 /* The bias as the other kernels take it: of a plain type; and, if it can be without rounding, of
  * y's and aligned, as cuBLASLt does. */
 static struct matrix usable_bias(
-    struct stream *stream, struct matrix bias, enum dtype y_type, struct room *room)
+    struct stream *stream, struct matrix bias, enum dtype y_type, struct cuda_room *room)
 {
     struct cuda_device *cuda = cuda_device(stream->device);
     bool quantised = dtype_is_quantised(bias.dtype), same = bias.dtype == y_type;
     bool move = cuda->blas && (same ? bias.addr % ALIGNMENT != 0 : y_type == DTYPE_F32);
 
     if (!bias.addr || !(quantised || move)) return bias;
-    bias = convert(stream, room->at, same ? y_type : DTYPE_F32, bias);
-    uint64_t bytes = (uint64_t)ceil_div(dtype_bytes(bias.dtype, bias.cols), 256) * 256;
+    enum dtype type = same ? y_type : DTYPE_F32;
+    uint64_t bytes = (uint64_t)dtype_bytes(type, cuda_converted_cols(bias.cols));
 
-    assert(bytes < room->bytes);
-    room->at += bytes;
-    room->bytes -= bytes;
-    return bias;
+    return cuda_convert(stream, cuda_room_take(room, bytes), type, bias);
 }
 
 static struct matrix bias_cols(struct matrix bias, int64_t first, int64_t count)
@@ -157,11 +127,11 @@ static int64_t fitting(uint64_t bytes, uint64_t row_bytes, int64_t rows)
 }
 
 static void multiply_panels(struct stream *stream, struct matrix y, struct matrix x,
-    struct matrix w, struct matrix bias, struct room room)
+    struct matrix w, struct matrix bias, struct cuda_room room)
 {
     enum dtype type = cuda_device(stream->device)->base.traits.activation;
     bool x_ready = ready(x, type), w_ready = ready(w, type);
-    uint64_t row_bytes = (uint64_t)dtype_bytes(type, padded(x.cols));
+    uint64_t row_bytes = (uint64_t)dtype_bytes(type, cuda_converted_cols(x.cols));
     int64_t x_rows = x.rows, w_rows = w.rows;
     device_addr w_at = room.at;
 
@@ -175,12 +145,12 @@ static void multiply_panels(struct stream *stream, struct matrix y, struct matri
         int64_t rows = m + x_rows < y.rows ? x_rows : y.rows - m;
         struct matrix x_panel = matrix_rows(x, m, rows), y_rows = matrix_rows(y, m, rows);
 
-        if (!x_ready) x_panel = convert(stream, room.at, type, x_panel);
+        if (!x_ready) x_panel = cuda_convert(stream, room.at, type, x_panel);
         for (int64_t n = 0; n < y.cols; n += w_rows) {
             int64_t cols = n + w_rows < y.cols ? w_rows : y.cols - n;
             struct matrix w_panel = matrix_rows(w, n, cols);
 
-            if (!w_ready) w_panel = convert(stream, w_at, type, w_panel);
+            if (!w_ready) w_panel = cuda_convert(stream, w_at, type, w_panel);
             multiply(
                 stream, matrix_cols(y_rows, n, cols), x_panel, w_panel, bias_cols(bias, n, cols));
         }
@@ -191,7 +161,7 @@ void cuda_linear(
     struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
 {
     struct cuda_device *cuda = cuda_device(stream->device);
-    struct room room = {cuda->workspace, cuda->workspace_bytes};
+    struct cuda_room room = cuda_room(stream);
 
     check_linear(y, x, w, bias);
     if (cuda->blas) room.bytes -= CUDA_BLAS_WORKSPACE_BYTES;

@@ -55,11 +55,14 @@ static void rms_norm_short(struct stream *stream, const struct norm_operands *of
 void cuda_rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
     struct matrix scale, float eps)
 {
-    struct norm_operands of = operands_of(y, x, gamma, scale, eps);
+    struct cuda_room room = cuda_room(stream);
+    struct norm_operands of;
     int32_t lanes = 1;
 
     check_rms_norm(y, x, gamma, scale);
-    if (!cuda_plain(stream, "a norm by", gamma) || !cuda_plain(stream, "a norm by", scale)) return;
+    gamma = cuda_plain(stream, gamma, &room);
+    scale = cuda_plain(stream, scale, &room);
+    of = operands_of(y, x, gamma, scale, eps);
     while (lanes < WARP && lanes * of.width < of.length)
         lanes *= 2;
     if (lanes * of.width >= of.length)
@@ -71,26 +74,31 @@ void cuda_rms_norm(struct stream *stream, struct matrix y, struct matrix x, stru
 void cuda_layer_norm(
     struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
 {
-    struct norm_operands of = operands_of(y, x, MATRIX_NONE, scale, eps);
+    struct cuda_room room = cuda_room(stream);
+    struct norm_operands of;
 
     check_layer_norm(y, x, scale);
-    if (!cuda_plain(stream, "a norm by", scale)) return;
+    scale = cuda_plain(stream, scale, &room);
+    of = operands_of(y, x, MATRIX_NONE, scale, eps);
     norm_long(stream, KERNEL_layer_norm, &of);
 }
 
 void cuda_group_norm(struct stream *stream, struct matrix affine, struct matrix x,
     struct matrix gamma, struct matrix beta, int32_t groups, float eps)
 {
-    const struct cuda_device *cuda = cuda_device(stream->device);
-    float *moments = (float *)(uintptr_t)cuda->workspace;
+    struct cuda_room room = cuda_room(stream);
     int64_t pieces = x.rows * ceil_div(x.cols, GROUP_PIECE);
-    struct group_moments_args share = {gpu_matrix(x), moments, cuda_run_width(1, &x)};
-    struct group_fold_args fold = {gpu_matrix(affine), gpu_matrix(gamma), gpu_matrix(beta), moments,
-        x.rows / groups, x.cols, eps};
+    struct group_moments_args share = {gpu_matrix(x), NULL, cuda_run_width(1, &x)};
+    struct group_fold_args fold;
 
     check_group_norm(affine, x, gamma, beta, groups);
-    if (!cuda_plain(stream, "a norm by", gamma) || !cuda_plain(stream, "a norm by", beta)) return;
-    assert(pieces <= INT32_MAX && (uint64_t)pieces * 2 * sizeof *moments <= cuda->workspace_bytes);
+    assert(pieces <= INT32_MAX);
+    gamma = cuda_plain(stream, gamma, &room);
+    beta = cuda_plain(stream, beta, &room);
+    share.moments =
+        (float *)(uintptr_t)cuda_room_take(&room, (uint64_t)pieces * 2 * sizeof *share.moments);
+    fold = (struct group_fold_args){gpu_matrix(affine), gpu_matrix(gamma), gpu_matrix(beta),
+        share.moments, x.rows / groups, x.cols, eps};
     cuda_launch(stream, KERNEL_group_moments,
         (struct cuda_grid){(uint32_t)pieces, 1, 1, GROUP_THREADS, 0}, &share);
     cuda_launch(stream, KERNEL_group_fold,

@@ -4,24 +4,10 @@
  */
 #include "device/cuda/internal.h"
 
-#include <stdio.h>
-
 static_assert(sizeof(struct copy_args) == sizeof(struct combine), "a kernel's args are a combine");
 
 /* Blocks that keep every processor busy and share what they load once; threads go on from there. */
 #define BLOCKS_PER_PROCESSOR 16
-
-bool cuda_plain(struct stream *stream, const char *doing, struct matrix m)
-{
-    char text[160];
-
-    if (!m.addr || !dtype_is_quantised(m.dtype)) return true;
-    snprintf(text, sizeof text,
-        "%s a matrix of %s, which is not there yet: one of F32, F16 or BF16 would do", doing,
-        dtype_name(m.dtype));
-    cuda_fail(cuda_device(stream->device), CUDA_ERROR_NOT_SUPPORTED, text);
-    return false;
-}
 
 int32_t cuda_run_width(int count, const struct matrix *operands)
 {
@@ -94,8 +80,10 @@ void cuda_gated_silu(struct stream *stream, struct matrix y, struct matrix a, st
 
 void cuda_gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
 {
+    struct cuda_room room = cuda_room(stream);
+
     check_gated_add(y, gate, x);
-    if (!cuda_plain(stream, "gating by", gate)) return;
+    gate = cuda_plain(stream, gate, &room);
     combine(stream, KERNEL_gated_add, (struct matrix[]){y, x, y}, gate, 0, 0);
 }
 
@@ -112,11 +100,30 @@ void cuda_guide(
     combine(stream, KERNEL_guide, (struct matrix[]){y, cond, uncond}, MATRIX_NONE, scale, 0);
 }
 
+/* As many rows of x at a time as the workspace holds widened. */
+static void copy_quantised(struct stream *stream, struct matrix y, struct matrix x)
+{
+    const struct cuda_room room = cuda_room(stream);
+    int64_t fit = (int64_t)(room.bytes / (uint64_t)dtype_bytes(DTYPE_F32, x.cols)), count;
+
+    assert(fit > 0);
+    for (int64_t first = 0; first < x.rows; first += count) {
+        struct matrix part, to = y;
+
+        count = least(fit, x.rows - first);
+        part = cuda_convert(stream, room.at, DTYPE_F32, matrix_rows(x, first, count));
+        if (x.rows > 1) to = matrix_rows(y, first, count);
+        combine(stream, KERNEL_copy, (struct matrix[]){to, part, MATRIX_NONE}, MATRIX_NONE, 0, 0);
+    }
+}
+
 void cuda_copy(struct stream *stream, struct matrix y, struct matrix x)
 {
     check_copy(y, x);
-    if (!cuda_plain(stream, "copying", x)) return;
-    combine(stream, KERNEL_copy, (struct matrix[]){y, x, MATRIX_NONE}, MATRIX_NONE, 0, 0);
+    if (dtype_is_quantised(x.dtype))
+        copy_quantised(stream, y, x);
+    else
+        combine(stream, KERNEL_copy, (struct matrix[]){y, x, MATRIX_NONE}, MATRIX_NONE, 0, 0);
 }
 
 static_assert((int)ACTIVATION_SILU == 1 && (int)ACTIVATION_TANH == 2 &&

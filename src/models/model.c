@@ -323,6 +323,24 @@ void builder_weight(struct model_builder *b, const char *names, int64_t rows, in
     builder_stack(b, names, &rows, 1, cols);
 }
 
+void builder_pieces(struct model_builder *b, int64_t cols)
+{
+    const struct block *block;
+    const struct weight *weight;
+    int64_t elements;
+
+    if (b->status) return;
+    block = &b->model->blocks[b->model->block_count - 1];
+    weight = &block->weights[block->weight_count - 1];
+    elements = dtype_block_elements(weight->dtype);
+    if (weight->cols <= cols || cols % elements == 0) return;
+    BUILDER_FAIL(b, SHOAL_E_UNSUPPORTED,
+        "%s: tensor %s is %s, in blocks of %lld, but its columns are used %lld at a time; F32, F16 "
+        "or BF16 would do",
+        weight->pieces[0]->file->path, weight->pieces[0]->name, dtype_name(weight->dtype),
+        (long long)elements, (long long)cols);
+}
+
 void builder_pass(struct model_builder *b, struct pass pass)
 {
     if (b->status) return;

@@ -124,6 +124,10 @@ void builder_weight(struct model_builder *b, const char *names, int64_t rows, in
 void builder_stack(
     struct model_builder *b, const char *names, const int64_t *rows, int32_t parts, int64_t cols);
 
+/* Says that the forward uses the last weight's columns so many at a time, which must be whole
+ * blocks of its type. */
+void builder_pieces(struct model_builder *b, int64_t cols);
+
 /* Adds a pass over blocks [first, first + count). */
 void builder_pass(struct model_builder *b, struct pass pass);
 

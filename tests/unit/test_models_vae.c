@@ -1,6 +1,7 @@
 /* The VAE's fused block, upsampler and shrinking resnet in pieces of channels, against the same
  * formula computed whole; and the memory that it saves. */
 #include "unit/checkpoint_files.h"
+#include "unit/gguf_file.h"
 #include "unit/tensor_file.h"
 
 #include "base/memory.h"
@@ -232,12 +233,75 @@ static void test_post_quant(void **state)
     fixture_close(&f);
 }
 
+/* ---- quantised weights ---- */
+
+/* The VAE with one tensor of that type and shape; what opening says of it. */
+static enum shoal_status open_with(
+    const char *name, enum dtype dtype, struct shape shape, struct shoal_error *error)
+{
+    struct gguf_file f = {0};
+    struct checkpoint *checkpoint;
+    struct model *model;
+    enum shoal_status status;
+
+    for (size_t i = 0; i < sizeof vae / sizeof *vae; i++) {
+        bool other = strcmp(vae[i].name, name) == 0;
+        enum dtype type = other ? dtype : vae[i].dtype;
+
+        gguf_file_tensor(
+            &f, vae[i].name, gguf_number(type), type, other ? shape : vae[i].shape, NULL);
+    }
+    assert_int_equal(gguf_file_write(&f, at("vae.gguf"), error), SHOAL_OK);
+    assert_int_equal(checkpoint_open(at("vae.gguf"), &checkpoint, error), SHOAL_OK);
+    status = klvae_open(checkpoint, NULL, &model, error);
+    if (!status) model_destroy(&model);
+    checkpoint_close(&checkpoint);
+    return status;
+}
+
+/* Weights whose columns are used in pieces must have whole blocks in each. */
+static void test_quantised_pieces(void **state)
+{
+    static const struct {
+        const char *name;
+        struct shape shape;
+    } cut[] = {
+        {"decoder.up_blocks.0.upsamplers.0.conv.bias", SHAPE1(WIDE)},
+        {"decoder.up_blocks.1.resnets.0.norm1.weight", SHAPE1(WIDE)},
+        {"decoder.up_blocks.1.resnets.0.norm1.bias", SHAPE1(WIDE)},
+        {"decoder.up_blocks.1.resnets.0.conv1.weight", SHAPE2(NARROW, WIDE * 9)},
+        {"decoder.up_blocks.1.resnets.0.conv_shortcut.weight", SHAPE2(NARROW, WIDE)},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
+        struct shoal_error error = {0};
+        char words[128];
+
+        assert_int_equal(
+            open_with(cut[i].name, DTYPE_Q8_0, cut[i].shape, &error), SHOAL_E_UNSUPPORTED);
+        snprintf(words, sizeof words, "vae.gguf: tensor %s is Q8_0, in blocks of 32", cut[i].name);
+        if (!strstr(error.text, words) || !strstr(error.text, "F32, F16 or BF16 would do"))
+            fail_msg("%s: \"%s\"", cut[i].name, error.text);
+        error = (struct shoal_error){0};
+        assert_ok(open_with(cut[i].name, DTYPE_F16, cut[i].shape, &error));
+    }
+    for (int i = 0; i < 2; i++) {
+        struct shoal_error error = {0};
+
+        assert_ok(open_with(i ? "decoder.mid_block.resnets.1.norm1.weight"
+                              : "decoder.up_blocks.0.resnets.0.conv1.bias",
+            DTYPE_Q8_0, (struct shape)SHAPE1(WIDE), &error));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fused),
         cmocka_unit_test(test_peak),
         cmocka_unit_test(test_post_quant),
+        cmocka_unit_test(test_quantised_pieces),
     };
 
     return cmocka_run_group_tests(tests, folder_make, folder_remove);

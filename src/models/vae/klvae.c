@@ -202,6 +202,14 @@ static void upsample(
  */
 #define PIECE_CHANNELS 32
 
+/* Channels of a piece: whole groups, of the upsampled picture's `channels`. */
+static int64_t piece_of(const struct klvae_config *config, int64_t channels)
+{
+    int64_t group = channels / config->groups;
+
+    return group < PIECE_CHANNELS ? PIECE_CHANNELS / group * group : group;
+}
+
 /* One piece: channels [first, first + u.rows). */
 static void shrink_piece(struct exec *x, const struct block *block, const struct matrix *weights,
     struct klvae_lane *l, struct matrix u, int64_t first, struct matrix out, struct matrix inner)
@@ -253,8 +261,7 @@ static void upsample_and_shrink(
 {
     const struct klvae_config *config = block->config;
     struct klvae_lane *l = lane;
-    int64_t channels = weights[0].rows, group = channels / config->groups;
-    int64_t piece = group < PIECE_CHANNELS ? PIECE_CHANNELS / group * group : group;
+    int64_t channels = weights[0].rows, piece = piece_of(config, channels);
     int64_t pixels = 4 * l->hidden.cols;
     struct matrix out, inner, u;
 
@@ -413,13 +420,18 @@ static void read_config(struct source *s, void *config)
     read_numbers(s, c);
 }
 
-/* A resnet's weights, added to the current block. */
-static void resnet_weights(struct model_builder *b, const char *key, int64_t in, int64_t out)
+/* A resnet's weights, added to the current block. `piece`: of its input's channels, used at a time.
+ */
+static void resnet_weights(
+    struct model_builder *b, const char *key, int64_t in, int64_t out, int64_t piece)
 {
     builder_key_prefix(b, key);
     builder_weight(b, "norm1.weight", 1, in);
+    builder_pieces(b, piece);
     builder_weight(b, "norm1.bias", 1, in);
+    builder_pieces(b, piece);
     builder_weight(b, "conv1.weight", out, in * 9);
+    builder_pieces(b, piece * 9);
     builder_weight(b, "conv1.bias", 1, out);
     builder_weight(b, "norm2.weight", 1, out);
     builder_weight(b, "norm2.bias", 1, out);
@@ -427,11 +439,12 @@ static void resnet_weights(struct model_builder *b, const char *key, int64_t in,
     builder_weight(b, "conv2.bias", 1, out);
     if (in == out) return;
     builder_weight(b, "conv_shortcut.weight|nin_shortcut.weight", out, in);
+    builder_pieces(b, piece);
     builder_weight(b, "conv_shortcut.bias|nin_shortcut.bias", 1, out);
 }
 
-static void upsampler_weights(
-    struct model_builder *b, const struct naming *n, const struct klvae_config *c, int level)
+static void upsampler_weights(struct model_builder *b, const struct naming *n,
+    const struct klvae_config *c, int level, int64_t piece)
 {
     int64_t channels = c->channels[level];
     char key[64];
@@ -443,6 +456,7 @@ static void upsampler_weights(
     builder_key_prefix(b, key);
     builder_weight(b, "upsamplers.0.conv.weight|upsample.conv.weight", channels, channels * 9);
     builder_weight(b, "upsamplers.0.conv.bias|upsample.conv.bias", 1, channels);
+    builder_pieces(b, piece);
 }
 
 /* A level's resnets, and the upsampler before it. */
@@ -456,16 +470,17 @@ static void build_level(
     if (upsampled && !shrunk) {
         snprintf(name, sizeof name, "level %d upsampler", level);
         builder_block(b, upsample, level, name, "");
-        upsampler_weights(b, n, c, level - 1);
+        upsampler_weights(b, n, c, level - 1, in);
     }
     for (int32_t r = 0; r < c->resnets; r++) {
         bool first = shrunk && r == 0;
+        int64_t channels = r ? out : in, piece = first ? piece_of(c, in) : channels;
 
         snprintf(name, sizeof name, "level %d%s resnet %d", level, first ? " upsampler and" : "",
             (int)r);
         builder_block(b, first ? upsample_and_shrink : resnet, level, name, "");
-        if (first) upsampler_weights(b, n, c, level - 1);
-        resnet_weights(b, resnet_key(n, c, level, r), r ? out : in, out);
+        if (first) upsampler_weights(b, n, c, level - 1, piece);
+        resnet_weights(b, resnet_key(n, c, level, r), channels, out, piece);
     }
 }
 
@@ -496,10 +511,10 @@ static void build(struct model_builder *b, const void *config)
     builder_weight(b, "conv_in.weight", channels, latent * 9);
     builder_weight(b, "conv_in.bias", 1, channels);
     builder_block(b, resnet, 0, "middle resnet 0", "");
-    resnet_weights(b, resnet_key(n, c, -1, 0), channels, channels);
+    resnet_weights(b, resnet_key(n, c, -1, 0), channels, channels, channels);
     if (c->attention) build_attention(b, n, channels);
     builder_block(b, resnet, 0, "middle resnet 1", "");
-    resnet_weights(b, resnet_key(n, c, -1, 1), channels, channels);
+    resnet_weights(b, resnet_key(n, c, -1, 1), channels, channels, channels);
     for (int32_t level = 0; level < c->levels; level++)
         build_level(b, n, c, level);
     channels = c->channels[c->levels - 1];

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/profile.h"
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
 #include "media/pixels.h"
@@ -25,6 +26,7 @@ struct real_stage {
     struct steps steps;         /* of their phase, while it runs */
     uint64_t begun_ns, unit_ns; /* when the phase and its last unit began, as the host sees it */
     uint64_t unit_bytes;        /* copied by then */
+    bool in_unit;               /* its range is open */
 };
 
 static bool cancelled(void *user)
@@ -66,10 +68,26 @@ static const char *unit_name(enum shoal_phase phase)
     }
 }
 
-static enum shoal_status real_begin(
-    struct stage *stage, const struct job *job, enum shoal_phase phase, struct shoal_error *error)
+/* The phase's unit `done` + 1, or the walk that it shares with others, begins for profilers. */
+static void begin_unit(struct real_stage *r, int32_t done)
 {
-    struct real_stage *r = (struct real_stage *)stage;
+    char name[TRACE_NAME_BYTES];
+
+    snprintf(name, sizeof name, "%s %d", unit_name(r->progress.phase), (int)done + 1);
+    profile_begin(PROFILE_UNIT, name);
+    r->in_unit = true;
+}
+
+static void end_unit(struct real_stage *r)
+{
+    if (r->in_unit) profile_end();
+    r->in_unit = false;
+}
+
+static enum shoal_status begin_phase(
+    struct real_stage *r, const struct job *job, enum shoal_phase phase, struct shoal_error *error)
+{
+    struct stage *stage = &r->stage;
     const struct plan_phase *planned = &r->plan->solution.phases[phase];
     struct phase_pass p = job_phase(job, phase);
     struct streamer_place *places = mem_calloc((size_t)p.pass->count, sizeof *places);
@@ -108,6 +126,21 @@ static enum shoal_status real_begin(
     r->unit_bytes = 0;
     report_progress(r);
     return SHOAL_OK;
+}
+
+static enum shoal_status real_begin(
+    struct stage *stage, const struct job *job, enum shoal_phase phase, struct shoal_error *error)
+{
+    struct real_stage *r = (struct real_stage *)stage;
+    enum shoal_status status;
+
+    profile_begin(PROFILE_PHASE, shoal_phase_name(phase));
+    status = begin_phase(r, job, phase, error);
+    if (status)
+        profile_end(); /* it has no end of its own */
+    else
+        begin_unit(r, 0);
+    return status;
 }
 
 static double seconds_between(uint64_t begin_ns, uint64_t end_ns)
@@ -157,6 +190,8 @@ static enum shoal_status real_end(
     struct streamer_stats stats = streamer_stats(r->streamer);
     uint64_t now;
 
+    end_unit(r); /* one that failed */
+
     if (stats.pinned_bytes > r->report.pinned_bytes) r->report.pinned_bytes = stats.pinned_bytes;
     if (stats.unpinned.status)
         snprintf(r->report.note, sizeof r->report.note,
@@ -174,6 +209,7 @@ static enum shoal_status real_end(
     now = clock_ns();
     r->report.phase_seconds[phase] = (double)(now - r->begun_ns) * 1e-9;
     trace_add(r->trace, TRACE_PHASE, shoal_phase_name(phase), r->begun_ns, now, 0);
+    profile_end();
     return status;
 }
 
@@ -216,6 +252,7 @@ static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
     int32_t first = r->progress.step + 1;
     char name[TRACE_NAME_BYTES];
 
+    end_unit(r);
     r->progress.step = done;
     r->progress.steps = of;
     r->progress.block = 0;
@@ -236,6 +273,7 @@ static void real_unit_done(struct stage *stage, int32_t done, int32_t of)
     }
     r->progress.step_seconds = seconds_between(begin_ns, end_ns);
     report_progress(r);
+    if (done < of) begin_unit(r, done);
 }
 
 /* ---- the result ---- */

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/profile.h"
 #include "base/ring.h"
 #include "base/size.h"
 #include "stream/intake.h"
@@ -169,8 +170,13 @@ static void ship(void *user)
     while (s->given < s->visits.total) {
         int32_t position = visits_position(&s->visits, s->given);
         const struct cargo *cargo = &s->cargos[position];
+        bool whole;
 
-        if ((s->chunks < 0 && !place_next(s)) || !ship_chunks(s, cargo)) break;
+        if (s->chunks < 0 && !place_next(s)) break;
+        profile_begin(PROFILE_COPY, cargo->block->name);
+        whole = ship_chunks(s, cargo);
+        profile_end();
+        if (!whole) break;
         s->copied_bytes += cargo->bytes;
         if (s->own[position]) s->settled_bytes += cargo->bytes;
         ops_of(s)->event_record(s->copy, visit_at(s, s->given)->ready);
@@ -292,9 +298,13 @@ static enum shoal_status begin_visit(
     const char *name = s->cargos[position].block->name;
     struct visit *visit = visit_at(s, s->acquired);
     uint64_t start = clock_ns();
+    enum shoal_status status;
 
     assert(visits_position(&s->visits, s->acquired) == position);
-    TRY(await_given(s, s->acquired, error));
+    profile_begin(PROFILE_WAIT, name);
+    status = await_given(s, s->acquired, error);
+    profile_end();
+    if (status) return status;
     s->acquired++;
     ops_of(s)->event_wait(s->setup.compute, visit->ready);
     trace_add(s->setup.trace, TRACE_WAIT, name, start, clock_ns(), 0);
@@ -335,6 +345,7 @@ enum shoal_status streamer_acquire(
     int32_t position = index - s->setup.pass->first;
 
     TRY(make_usable(s, position, weights, error));
+    profile_begin(PROFILE_BLOCK, s->cargos[position].block->name);
     timeline_begin(&s->uses, s->setup.compute, s->cargos[position].block->name, 0);
     return SHOAL_OK;
 }
@@ -343,6 +354,7 @@ void streamer_release(struct streamer *s, int32_t index)
 {
     (void)index;
     timeline_end(&s->uses, s->setup.compute);
+    profile_end();
     if (s->released < s->acquired) end_visit(s);
 }
 

@@ -23,6 +23,7 @@ enum {
 };
 
 #define PAGE_BYTES 4096
+#define SPOILT_BYTES ((size_t)4 << 20) /* at either end of an allocation */
 #define CONTEXT ((CUcontext)(uintptr_t)0xc0)
 
 struct CUfunc_st {
@@ -380,7 +381,10 @@ static CUresult fake_memory_alloc(CUdeviceptr *addr, size_t bytes)
     if (fake.counts.memory_bytes + fake.options.context_bytes + bytes > fake.options.card_bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (posix_memalign(&memory, 256, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    fake_spoil(memory, bytes);
+    /* Of large memory the ends: work of a test's size reaches no further, and all would take long.
+     */
+    fake_spoil(memory, bytes < SPOILT_BYTES ? bytes : SPOILT_BYTES);
+    if (bytes > SPOILT_BYTES) fake_spoil((char *)memory + bytes - SPOILT_BYTES, SPOILT_BYTES);
     add_span(&fake.memory, (uintptr_t)memory, bytes);
     fake.counts.memory_bytes += bytes;
     if (fake.counts.memory_bytes > fake.counts.most_memory_bytes)

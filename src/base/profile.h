@@ -10,8 +10,8 @@
 enum profile_kind {
     PROFILE_PHASE, /* of a run */
     PROFILE_UNIT,  /* of a phase: a step, a prompt, a picture */
-    PROFILE_BLOCK, /* its forwards are given to the compute stream */
-    PROFILE_WAIT,  /* for the drive, before a block */
+    PROFILE_BLOCK, /* its weights are unpacked and its forwards given to the compute stream */
+    PROFILE_WAIT,  /* for the drive, within a block or before the globals */
     PROFILE_COPY,  /* what is there of a block is given to the copy stream */
     PROFILE_KINDS
 };

@@ -343,9 +343,14 @@ enum shoal_status streamer_acquire(
     struct streamer *s, int32_t index, struct matrix *weights, struct shoal_error *error)
 {
     int32_t position = index - s->setup.pass->first;
+    enum shoal_status status;
 
-    TRY(make_usable(s, position, weights, error));
     profile_begin(PROFILE_BLOCK, s->cargos[position].block->name);
+    status = make_usable(s, position, weights, error);
+    if (status) { /* then there is no release */
+        profile_end();
+        return status;
+    }
     timeline_begin(&s->uses, s->setup.compute, s->cargos[position].block->name, 0);
     return SHOAL_OK;
 }

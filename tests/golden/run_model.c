@@ -196,24 +196,30 @@ float *golden_values(const struct golden *golden, const char *tensor, int64_t *c
     return values;
 }
 
-void golden_compare(
-    const char *what, const float *a, const struct golden *golden, const char *tensor, double limit)
+struct golden_gap golden_gap(const float *a, const float *b, int64_t count)
 {
-    int64_t count;
-    float *b = golden_values(golden, tensor, &count);
     double worst = 0, largest = 0, error = 0, power = 0;
 
     for (int64_t i = 0; i < count; i++) {
         double gap = fabs((double)a[i] - (double)b[i]);
 
-        if (!(gap <= worst)) worst = gap; /* also when it is not a number */
+        if (isnan(gap) || gap > worst) worst = gap; /* what is no number stays */
         largest = fmax(largest, fabs((double)b[i]));
         error += gap * gap;
         power += (double)b[i] * (double)b[i];
     }
+    return (struct golden_gap){worst / largest, sqrt(error / power)};
+}
+
+void golden_compare(
+    const char *what, const float *a, const struct golden *golden, const char *tensor, double limit)
+{
+    int64_t count;
+    float *b = golden_values(golden, tensor, &count);
+    struct golden_gap gap = golden_gap(a, b, count);
+
     mem_free(b);
-    printf(
-        "    %-32s %-28s max %.2e  rms %.2e\n", what, tensor, worst / largest, sqrt(error / power));
-    if (!(worst / largest <= limit))
-        fail_msg("%s: %s is off by %g of its largest value", what, tensor, worst / largest);
+    printf("    %-32s %-28s max %.2e  rms %.2e\n", what, tensor, gap.max, gap.rms);
+    if (!(gap.max <= limit))
+        fail_msg("%s: %s is off by %g of its largest value", what, tensor, gap.max);
 }

@@ -46,6 +46,13 @@ int64_t golden_dim(const struct golden *golden, const char *tensor, int32_t axis
 /* An F32 tensor's values, mem_free'd by the caller; fails the test when it is missing. */
 float *golden_values(const struct golden *golden, const char *tensor, int64_t *count);
 
+/* How far `a` is from `b`: NaN or infinite if a value of `a` is. */
+struct golden_gap {
+    double max; /* |a - b|, against the largest |b| */
+    double rms; /* of a - b, against b's */
+};
+struct golden_gap golden_gap(const float *a, const float *b, int64_t count);
+
 /* Prints max |a - b| / max |b| and the relative RMS error; fails the test if the first is above
  * `limit` or a value is not a number. */
 void golden_compare(const char *what, const float *a, const struct golden *golden,

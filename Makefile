@@ -4,7 +4,8 @@
 #   make demo    build, paint pictures from the embedded model in little memory, verify the bits
 #   make test    everything that CI runs, in three builds (about 10 minutes on 2 cores); the last
 #                line is "N passed, N failed"
-#   make test-gpu  the tests of operations on this machine's NVIDIA card, and how long they take
+#   make test-gpu  the tests of operations and of whole models on this machine's NVIDIA card, and
+#                how long operations take
 #   make dist    one tarball that needs nothing but glibc, this system's version or newer
 #   make fuzz    a minute of libFuzzer on every target (needs clang)
 #   make install / make uninstall (PREFIX=/usr/local) / make clean / make format (clang-format)

@@ -6,6 +6,8 @@
 #include "base/memory.h"
 #include "device/count/count.h"
 #include "device/cpu/cpu.h"
+#include "device/cuda/cuda.h"
+#include "tensor/quant.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,15 +16,19 @@
 
 const char *run_device_name(enum run_device device)
 {
-    static const char *const names[] = {"reference", "fast", "count"};
+    static const char *const names[] = {"reference", "fast", "card", "count"};
 
     return names[device];
 }
 
+const struct device_traits *run_count_traits;
+
 static enum shoal_status open_device(
     struct run *run, enum run_device device, struct shoal_error *error)
 {
-    if (device == RUN_COUNT) return count_create(&run->device, CPU_TRAITS, error);
+    if (device == RUN_COUNT)
+        return count_create(&run->device, run_count_traits ? *run_count_traits : CPU_TRAITS, error);
+    if (device == RUN_CARD) return cuda_create(&run->device, 0, error);
     return cpu_create(
         &run->device, device == RUN_FAST ? CPU_KERNELS_FAST : CPU_KERNELS_REFERENCE, 2, error);
 }
@@ -137,6 +143,24 @@ enum shoal_status run_pass(
     return run->device->ops->stream_synchronize(run->stream, error);
 }
 
+float *run_values(struct run *run, struct matrix m)
+{
+    struct shoal_error error = {0};
+    size_t count = (size_t)(m.rows * m.cols);
+    float *values = mem_alloc(count * sizeof *values);
+    void *stored = mem_alloc(count * sizeof *values);
+
+    assert_non_null(values);
+    assert_non_null(stored);
+    assert_int_equal(m.stride, m.cols);
+    run->device->ops->copy_out(
+        run->stream, stored, m.addr, (uint64_t)dtype_bytes(m.dtype, m.rows * m.cols));
+    assert_ok(run->device->ops->stream_synchronize(run->stream, &error));
+    quant_widen(values, stored, m.dtype, 0, m.rows * m.cols);
+    mem_free(stored);
+    return values;
+}
+
 /* ---- golden files ---- */
 
 enum shoal_status golden_open(const char *name, struct golden *golden, struct shoal_error *error)
@@ -211,8 +235,8 @@ struct golden_gap golden_gap(const float *a, const float *b, int64_t count)
     return (struct golden_gap){worst / largest, sqrt(error / power)};
 }
 
-void golden_compare(
-    const char *what, const float *a, const struct golden *golden, const char *tensor, double limit)
+void golden_compare(const char *what, const float *a, const struct golden *golden,
+    const char *tensor, struct golden_gap limit)
 {
     int64_t count;
     float *b = golden_values(golden, tensor, &count);
@@ -220,6 +244,9 @@ void golden_compare(
 
     mem_free(b);
     printf("    %-32s %-28s max %.2e  rms %.2e\n", what, tensor, gap.max, gap.rms);
-    if (!(gap.max <= limit))
-        fail_msg("%s: %s is off by %g of its largest value", what, tensor, gap.max);
+    if (!(gap.max <= limit.max))
+        fail_msg("%s: %s is off by %g of its largest value, more than %g", what, tensor, gap.max,
+            limit.max);
+    if (!(gap.rms <= limit.rms))
+        fail_msg("%s: %s is off by %g of its size, more than %g", what, tensor, gap.rms, limit.rms);
 }

@@ -20,8 +20,10 @@ struct run {
     void *user;
 };
 
-enum run_device { RUN_REFERENCE, RUN_FAST, RUN_COUNT, RUN_DEVICES };
+enum run_device { RUN_REFERENCE, RUN_FAST, RUN_CARD, RUN_COUNT };
 const char *run_device_name(enum run_device device);
+
+extern const struct device_traits *run_count_traits; /* of RUN_COUNT; NULL: the CPU's */
 
 /* Takes an arena for all weights and `scratch_bytes`, and copies the weights in. */
 enum shoal_status run_open(struct run *run, const struct model *model, enum run_device device,
@@ -31,6 +33,10 @@ void run_close(struct run *run);
 /* One walk over the pass's blocks for all lanes; then waits for the device. */
 enum shoal_status run_pass(struct run *run, int32_t pass, void **lanes, int32_t lane_count,
     struct shoal_error *error) SHOAL_CHECKED;
+
+/* The values of a dense matrix of any activation type, when what was given before is done;
+ * mem_free'd by the caller. */
+float *run_values(struct run *run, struct matrix m);
 
 /* tests/golden/NAME.safetensors; its configuration is written to a temporary file. */
 struct golden {
@@ -53,9 +59,8 @@ struct golden_gap {
 };
 struct golden_gap golden_gap(const float *a, const float *b, int64_t count);
 
-/* Prints max |a - b| / max |b| and the relative RMS error; fails the test if the first is above
- * `limit` or a value is not a number. */
+/* Prints how far `a` is from the tensor; fails the test if that is above one of the limits. */
 void golden_compare(const char *what, const float *a, const struct golden *golden,
-    const char *tensor, double limit);
+    const char *tensor, struct golden_gap limit);
 
 #endif

@@ -1,7 +1,7 @@
 /* The Z-Image transformer against the reference implementation's outputs. */
 #include "support.h"
 
-#include "golden/run_model.h"
+#include "golden/devices.h"
 
 #include "base/memory.h"
 #include "models/dit/zimage.h"
@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 
-#define LIMIT 1e-4
 #define SCRATCH_BYTES (64u << 20)
 
 /* What the comparison after each block needs. */
@@ -18,15 +17,10 @@ struct stages {
     const char *what, *prefix;
 };
 
-static float *download(struct run *run, struct matrix m)
+/* In BF16 these models are off by an RMS of 0.3 to 0.8%; by 0.6 to 1.2% in diffusers. */
+static struct golden_gap limit(void)
 {
-    struct shoal_error error = {0};
-    float *values = mem_alloc((size_t)(m.rows * m.cols) * sizeof *values);
-
-    assert_non_null(values);
-    exec_download(&run->exec, values, m);
-    assert_ok(run->device->ops->stream_synchronize(run->stream, &error));
-    return values;
+    return golden_limit((struct golden_gap){.max = 2e-2, .rms = 1e-2});
 }
 
 static void compare_stage(void *user, struct run *run, const struct block *block, void *lane)
@@ -43,8 +37,8 @@ static void compare_stage(void *user, struct run *run, const struct block *block
     if (!golden_has(stages->golden, tensor)) return;
     if (hidden.rows > golden_dim(stages->golden, tensor, 0))
         hidden.rows = golden_dim(stages->golden, tensor, 0); /* noise refiner: the image's rows */
-    values = download(run, hidden);
-    golden_compare(stages->what, values, stages->golden, tensor, LIMIT);
+    values = run_values(run, hidden);
+    golden_compare(stages->what, values, stages->golden, tensor, limit());
     mem_free(values);
 }
 
@@ -95,7 +89,7 @@ static void check(const char *name, enum run_device device)
     run.user = &stages;
     snprintf(tensor, sizeof tensor, "%st_freq", prefix);
     if (golden_has(&golden, tensor))
-        golden_compare(what, prompt->host_times, &golden, tensor, LIMIT);
+        golden_compare(what, prompt->host_times, &golden, tensor, GOLDEN_FLOAT_LIMIT);
 
     lanes[0] = prompt;
     assert_ok(run_pass(&run, ZIMAGE_PASS_CONTEXT, lanes, 1, &error));
@@ -110,10 +104,10 @@ static void check(const char *name, enum run_device device)
         if (steps > 1) snprintf(prefix, sizeof prefix, "out.t%d.", (int)i);
         lane.step = i;
         assert_ok(run_pass(&run, ZIMAGE_PASS_STEP, lanes, 1, &error));
-        sample = download(&run, lane.velocity);
+        sample = run_values(&run, lane.velocity);
         negate(sample, count);
         snprintf(tensor, sizeof tensor, "%ssample", prefix);
-        golden_compare(what, sample, &golden, tensor, LIMIT);
+        golden_compare(what, sample, &golden, tensor, limit());
         mem_free(sample);
     }
 
@@ -134,15 +128,11 @@ static void test_dit(void **state)
     static const char *const names[] = {"dit_a", "dit_a_single_file", "dit_b", "dit_c", "dit_d"};
 
     (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        check(names[i], RUN_REFERENCE);
-        check(names[i], RUN_FAST);
-    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int d = 0; d < golden_devices.count; d++)
+            check(names[i], golden_devices.list[d]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dit)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_dit)};
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+GOLDEN_MAIN(tests, NULL, NULL)

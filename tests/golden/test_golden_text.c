@@ -1,7 +1,7 @@
 /* The Qwen3 text encoder against the reference implementation's hidden states. */
 #include "support.h"
 
-#include "golden/run_model.h"
+#include "golden/devices.h"
 
 #include "base/memory.h"
 #include "models/family.h"
@@ -9,8 +9,13 @@
 
 #include <stdio.h>
 
-#define LIMIT 1e-4
 #define SCRATCH_BYTES (64u << 20)
+
+/* In BF16 these models are off by an RMS of 0.35 to 0.5%; by 0.55 to 0.8% in transformers. */
+static struct golden_gap limit(void)
+{
+    return golden_limit((struct golden_gap){.max = 2e-2, .rms = 1e-2});
+}
 
 struct stages {
     const struct golden *golden;
@@ -27,7 +32,7 @@ static void compare_stage(void *user, struct run *run, const struct block *block
     snprintf(tensor, sizeof tensor, "out.hidden.%d", (int)block->index + 1);
     exec_download(&run->exec, l->features, l->hidden);
     assert_ok(run->device->ops->stream_synchronize(run->stream, &error));
-    golden_compare(stages->what, l->features, stages->golden, tensor, LIMIT);
+    golden_compare(stages->what, l->features, stages->golden, tensor, limit());
 }
 
 static int32_t *read_ids(const struct golden *golden, int64_t *count)
@@ -66,13 +71,13 @@ static void check(const char *name, enum run_device device)
     ids = read_ids(&golden, &tokens);
     assert_ok(qwen3_lane_create(model, ids, tokens, &lane, &error));
     snprintf(what, sizeof what, "%s, %s", name, run_device_name(device));
-    golden_compare(what, lane->host_embedded, &golden, "out.hidden.0", 0);
+    golden_compare(what, lane->host_embedded, &golden, "out.hidden.0", (struct golden_gap){0, 0});
     stages.what = what;
     run.after = compare_stage;
     run.user = &stages;
     lanes[0] = lane;
     assert_ok(run_pass(&run, 0, lanes, 1, &error));
-    golden_compare(what, lane->features, &golden, "out.text", LIMIT);
+    golden_compare(what, lane->features, &golden, "out.text", limit());
     qwen3_lane_destroy(&run.exec, &lane);
     assert_int_equal(region_used(run.region), 0);
     mem_free(ids);
@@ -86,15 +91,11 @@ static void test_text(void **state)
     static const char *const names[] = {"text_gqa", "text_hd128", "text_theta1e4"};
 
     (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        check(names[i], RUN_REFERENCE);
-        check(names[i], RUN_FAST);
-    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int d = 0; d < golden_devices.count; d++)
+            check(names[i], golden_devices.list[d]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_text)};
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+GOLDEN_MAIN(tests, NULL, NULL)

@@ -1,7 +1,7 @@
 /* The VAE's decoder against the reference implementation's picture. */
 #include "support.h"
 
-#include "golden/run_model.h"
+#include "golden/devices.h"
 
 #include "base/memory.h"
 #include "models/family.h"
@@ -12,8 +12,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define LIMIT 1e-4
 #define SCRATCH_BYTES (64u << 20)
+
+/* In BF16, which is also what adds up from block to block here, these models are off by an RMS of
+ * 1 and 1.4%; by 1.3 and 1.45% in diffusers. */
+static struct golden_gap limit(void)
+{
+    return golden_limit((struct golden_gap){.max = 4e-2, .rms = 2e-2});
+}
 
 struct stages {
     const struct golden *golden;
@@ -25,7 +31,6 @@ static void compare_stage(void *user, struct run *run, const struct block *block
 {
     const struct stages *stages = user;
     struct klvae_lane *l = lane;
-    struct shoal_error error = {0};
     int level;
     char tensor[100] = "";
     float *values;
@@ -40,10 +45,8 @@ static void compare_stage(void *user, struct run *run, const struct block *block
              strcmp(block->name + 8, "upsampler") == 0)
         snprintf(tensor, sizeof tensor, "out.up_blocks.%d", level - 1);
     if (!*tensor || !golden_has(stages->golden, tensor)) return;
-    values = mem_alloc((size_t)(l->hidden.rows * l->hidden.cols) * sizeof *values);
-    exec_download(&run->exec, values, l->hidden);
-    assert_ok(run->device->ops->stream_synchronize(run->stream, &error));
-    golden_compare(stages->what, values, stages->golden, tensor, LIMIT);
+    values = run_values(run, l->hidden);
+    golden_compare(stages->what, values, stages->golden, tensor, limit());
     mem_free(values);
 }
 
@@ -141,7 +144,7 @@ static void check(const char *name, enum run_device device, bool original)
     run.user = &stages;
     assert_int_equal(klvae_config(model)->factor, 8);
     assert_ok(run_pass(&run, 0, lanes, 1, &error));
-    golden_compare(what, lane.image, &golden, "out.image", LIMIT);
+    golden_compare(what, lane.image, &golden, "out.image", limit());
     exec_free(&run.exec, &lane.latent);
     assert_int_equal(region_used(run.region), 0);
     mem_free(lane.image);
@@ -158,15 +161,12 @@ static void test_vae(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        check(names[i], RUN_REFERENCE, false);
-        check(names[i], RUN_FAST, false);
-        check(names[i], RUN_FAST, true);
+        for (int d = 0; d < golden_devices.count; d++)
+            check(names[i], golden_devices.list[d], false);
+        if (!golden_devices.card) check(names[i], RUN_FAST, true);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_vae)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_vae)};
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+GOLDEN_MAIN(tests, NULL, NULL)

@@ -1,7 +1,7 @@
-"""Golden pictures: diffusers' own ZImagePipeline on the CPU in f32.
+"""Golden pictures: diffusers' own ZImagePipeline on the CPU, in f32 unless told otherwise.
 
     python pipeline.py MODEL_DIR OUT.safetensors [--prompt P ...] [--seed N] [--steps N] [--guidance G]
-                       [--size WxH] [--negative P] [--max-sequence-length N] [--png DIR] [--all]
+                       [--size WxH] [--negative P] [--max-sequence-length N] [--dtype D] [--png DIR] [--all]
 
 Per prompt i: p<i>.ids, p<i>.latents (final, before scaling), p<i>.u8 [H,W,3]; with --all also p<i>.embeds (after
 the template, cut to the real tokens), p<i>.noise, p<i>.latents_step<k>, p<i>.image (before the clamp); neg.embeds
@@ -28,11 +28,12 @@ def main():
     ap.add_argument("--guidance", type=float)
     ap.add_argument("--size")
     ap.add_argument("--max-sequence-length", type=int)
+    ap.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     ap.add_argument("--png", type=Path)
     ap.add_argument("--all", action="store_true")
     a = ap.parse_args()
     torch.set_num_threads(2)
-    pipe = ZImagePipeline.from_pretrained(a.model, torch_dtype=torch.float32, local_files_only=True)
+    pipe = ZImagePipeline.from_pretrained(a.model, torch_dtype=getattr(torch, a.dtype), local_files_only=True)
     pipe.set_progress_bar_config(disable=True)
     prompts = a.prompt or ["a red apple", "a photo of a small blue house"]
     steps = a.steps or 8
@@ -66,16 +67,16 @@ def main():
         t[p + "u8"] = torch.from_numpy(np.array(picture))
         with torch.no_grad():
             z = t[p + "latents"][None] / pipe.vae.config.scaling_factor + pipe.vae.config.shift_factor
-            t[p + "image"] = pipe.vae.decode(z, return_dict=False)[0][0]
+            t[p + "image"] = pipe.vae.decode(z.to(pipe.vae.dtype), return_dict=False)[0][0]
         if a.png:
             a.png.mkdir(parents=True, exist_ok=True)
             picture.save(a.png / f"{a.out.stem}_{i}.png")
     if not a.all:
         t = {k: v for k, v in t.items() if k.split(".")[-1] in ("ids", "latents", "u8")}
     config = dict(prompts=prompts, negative=a.negative, seed=a.seed, steps=steps, guidance=guidance, width=w, height=h,
-                  max_sequence_length=msl)
+                  max_sequence_length=msl, dtype=a.dtype)
     a.out.parent.mkdir(parents=True, exist_ok=True)
-    save(a.out, t, {"config": json.dumps(config), "about": "diffusers ZImagePipeline, CPU, f32",
+    save(a.out, t, {"config": json.dumps(config), "about": f"diffusers ZImagePipeline, CPU, {a.dtype}",
                     "versions": json.dumps(versions(), sort_keys=True)})
     print(f"{a.out.name}: {a.out.stat().st_size} bytes", config)
 

@@ -2,6 +2,7 @@
 #include "base/file.h"
 
 #include "base/memory.h"
+#include "base/size.h"
 #include "base/writer.h"
 
 #include <dirent.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum file_kind file_kind(const char *path)
@@ -62,6 +64,17 @@ void file_close(struct file *file)
         mem_free(file->path);
     }
     *file = (struct file){.fd = -1};
+}
+
+enum shoal_status file_look_again(struct file *file, struct shoal_error *error)
+{
+    struct stat info;
+
+    if (fstat(file->fd, &info))
+        FAIL(error, SHOAL_E_IO, "cannot look at %s: %s", file->path, strerror(errno));
+    file->bytes = (uint64_t)info.st_size;
+    file->modified_ns = modified_ns(&info);
+    return SHOAL_OK;
 }
 
 enum shoal_status file_read_at(
@@ -147,6 +160,15 @@ enum shoal_status file_remove(const char *path, struct shoal_error *error)
 {
     if (!unlink(path) || errno == ENOENT) return SHOAL_OK;
     FAIL(error, SHOAL_E_IO, "cannot remove %s: %s", path, strerror(errno));
+}
+
+uint64_t file_free_bytes(const char *folder)
+{
+    struct statvfs info;
+    uint64_t bytes;
+
+    if (statvfs(folder, &info)) return UINT64_MAX;
+    return size_mul(info.f_bavail, info.f_frsize, &bytes) ? bytes : UINT64_MAX;
 }
 
 static int by_name(const void *a, const void *b)

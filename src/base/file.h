@@ -17,6 +17,9 @@ enum shoal_status file_open(
     const char *path, struct file *file, struct shoal_error *error) SHOAL_CHECKED;
 void file_close(struct file *file); /* accepts a zeroed or closed one */
 
+/* Takes its length and its time of modification anew: what was written since belongs to it. */
+enum shoal_status file_look_again(struct file *file, struct shoal_error *error) SHOAL_CHECKED;
+
 /* Exactly `bytes` bytes from `offset`; a short read is SHOAL_E_IO. Thread-safe. */
 enum shoal_status file_read_at(const struct file *file, uint64_t offset, void *data, uint64_t bytes,
     struct shoal_error *error) SHOAL_CHECKED;
@@ -42,6 +45,9 @@ enum shoal_status file_remove(const char *path, struct shoal_error *error) SHOAL
 
 enum file_kind { FILE_NONE, FILE_REGULAR, FILE_FOLDER, FILE_OTHER };
 enum file_kind file_kind(const char *path);
+
+/* What may still be written to a folder's file system; UINT64_MAX if it cannot be told. */
+uint64_t file_free_bytes(const char *folder);
 
 /* Names in a folder, sorted, without "." and "..". *names is one mem_free'd block of pointers and
  * text. */

@@ -126,6 +126,26 @@ fail:
     return status;
 }
 
+enum shoal_status writer_open_nameless(const char *folder, const char *name, struct writer *w,
+    struct file *file, struct shoal_error *error)
+{
+    char *path = mem_format("%s/%s", folder, name);
+    enum shoal_status status;
+
+    *file = (struct file){.fd = -1};
+    *w = (struct writer){.fd = -1};
+    if (!path) FAIL_MEMORY(error);
+    status = writer_open(path, w, error);
+    mem_free(path);
+    if (status) return status;
+    status = file_open(w->temporary, file, error);
+    unlink(w->temporary);
+    mem_free(w->temporary);
+    w->temporary = NULL;
+    if (status) writer_close(w);
+    return status;
+}
+
 /* ---- writing ---- */
 
 enum shoal_status writer_put(
@@ -187,6 +207,20 @@ enum shoal_status writer_commit(struct writer *w, bool durable, struct shoal_err
     }
     writer_close(w);
     return status;
+}
+
+enum shoal_status writer_commit_nameless(
+    struct writer *w, struct file *file, struct shoal_error *error)
+{
+    enum shoal_status status = SHOAL_OK;
+
+    if (fdatasync(w->fd))
+        status = error_set(
+            error, SHOAL_E_IO, __FILE__, __LINE__, "cannot write %s: %s", w->path, strerror(errno));
+    /* Only what is on the drive can leave. */
+    if (!status) (void)posix_fadvise(w->fd, 0, 0, POSIX_FADV_DONTNEED);
+    writer_close(w);
+    return status ? status : file_look_again(file, error);
 }
 
 void writer_close(struct writer *w)

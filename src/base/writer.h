@@ -5,7 +5,7 @@
 #ifndef BASE_WRITER_H
 #define BASE_WRITER_H
 
-#include "base/error.h"
+#include "base/file.h"
 
 struct writer {
     int fd;
@@ -32,6 +32,18 @@ enum shoal_status writer_put(struct writer *writer, uint64_t offset, const void 
 /* Gives the file its name and closes the writer. `durable`: it is on the drive before that. */
 enum shoal_status writer_commit(
     struct writer *writer, bool durable, struct shoal_error *error) SHOAL_CHECKED;
+
+/*
+ * A file in `folder` that no name leads to: it is gone when both are closed, however the process
+ * ends. `name` is for messages. `file` has nothing in it until writer_commit_nameless.
+ */
+enum shoal_status writer_open_nameless(const char *folder, const char *name, struct writer *writer,
+    struct file *file, struct shoal_error *error) SHOAL_CHECKED;
+
+/* All of it can be read from `file`, and comes from the drive: it has left the page cache. Closes
+ * the writer. */
+enum shoal_status writer_commit_nameless(
+    struct writer *writer, struct file *file, struct shoal_error *error) SHOAL_CHECKED;
 
 /* Removes what was written unless it was committed. Accepts a zeroed or closed one. */
 void writer_close(struct writer *writer);

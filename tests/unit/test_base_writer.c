@@ -76,6 +76,35 @@ static void test_locked(void **state)
     assert_int_equal(files_in("l"), 1);
 }
 
+static void test_nameless(void **state)
+{
+    struct shoal_error error = {0};
+    struct writer writer;
+    struct file file;
+    char text[8];
+
+    (void)state;
+    assert_int_equal(mkdir(at("n"), 0755), 0);
+    assert_ok(writer_open_nameless(at("n"), "what", &writer, &file, &error));
+    assert_int_equal(files_in("n"), 0);
+    assert_ok(writer_put(&writer, 5, "later", 5, &error));
+    assert_ok(writer_put(&writer, 0, "first", 5, &error));
+    assert_int_equal(file.bytes, 0);
+    assert_ok(writer_commit_nameless(&writer, &file, &error));
+    assert_int_equal(file.bytes, 10);
+    assert_ok(file_check_unchanged(&file, &error));
+    assert_ok(file_read_at(&file, 3, text, 4, &error));
+    assert_memory_equal(text, "stla", 4);
+    writer_close(&writer);
+    file_close(&file);
+    assert_int_equal(writer_open_nameless(at("no"), "what", &writer, &file, &error), SHOAL_E_IO);
+    assert_non_null(strstr(error.text, "no/what"));
+    writer_close(&writer);
+    file_close(&file);
+    assert_true(file_free_bytes(at("n")) > 0);
+    assert_int_equal(file_free_bytes(at("no")), UINT64_MAX);
+}
+
 static void test_appending(void **state)
 {
     enum { PIECE = 1000003, PIECES = 13 };
@@ -186,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commit_and_close),
         cmocka_unit_test(test_locked),
+        cmocka_unit_test(test_nameless),
         cmocka_unit_test(test_appending),
         cmocka_unit_test(test_trees),
         cmocka_unit_test(test_same_and_holds),

@@ -80,6 +80,12 @@ static void copy_large(void *arg)
     wait_for(b, b->copies);
 }
 
+/* Bytes a second, of copies alone. */
+static double link_rate(struct bench *b)
+{
+    return (double)SOURCE_BYTES / links_seconds(copy_large, b, SECONDS);
+}
+
 static void copy_cached(void *arg)
 {
     struct bench *b = arg;
@@ -343,7 +349,7 @@ static void measure_all(struct bench *b, struct links_figures *figures)
     struct rates *rates = &figures->rates;
     double amount;
 
-    rates->link_bytes = (double)SOURCE_BYTES / links_seconds(copy_large, b, SECONDS);
+    rates->link_bytes = link_rate(b);
     figures->link_cached_bytes = (double)SOURCE_BYTES / links_seconds(copy_cached, b, SECONDS);
     measure_linear(b, rates);
     amount = set_attention(b);
@@ -364,35 +370,71 @@ static void fill(char *source)
         ((uint16_t *)(void *)source)[i] = high[i % (sizeof high / sizeof *high)];
 }
 
+/* bench_fini is due, whatever comes of it. */
+static enum shoal_status bench_init(
+    struct bench *b, struct device *device, uint64_t arena_bytes, struct shoal_error *error)
+{
+    const struct device_ops *ops = device->ops;
+
+    *b = (struct bench){.device = device, .source = pages_alloc(SOURCE_BYTES)};
+    if (!b->source) FAIL_MEMORY(error);
+    pages_want_large(b->source, SOURCE_BYTES); /* as what streams has it */
+    fill(b->source);
+    /* What cannot be pinned will not be by a run either. */
+    b->pinned =
+        ops->host_register && ops->host_register(device, b->source, SOURCE_BYTES, NULL) == SHOAL_OK;
+    TRY(ops->arena_reserve(device, arena_bytes, error));
+    if (ops->arena_mark) ops->arena_mark(device, device->arena, arena_bytes, true);
+    TRY(ops->stream_create(device, false, &b->compute, error));
+    TRY(ops->stream_create(device, true, &b->copies, error));
+    return ops->event_create(device, &b->half, error);
+}
+
+static void bench_fini(struct bench *b)
+{
+    const struct device_ops *ops = b->device->ops;
+
+    if (b->copies) ops->stream_destroy(&b->copies);
+    if (b->half) ops->event_destroy(&b->half);
+    if (b->compute) ops->stream_destroy(&b->compute);
+    if (b->pinned) ops->host_unregister(b->device, b->source);
+    if (b->device->arena_bytes) ops->arena_release(b->device);
+    pages_free(b->source, SOURCE_BYTES);
+}
+
+/* What came of the bench's work. */
+static enum shoal_status bench_status(const struct bench *b, struct shoal_error *error)
+{
+    if (b->status && error) *error = b->error;
+    return b->status;
+}
+
 enum shoal_status links_measure_device(struct device *device, const char *path,
     struct links_figures *figures, struct shoal_error *error)
 {
-    struct bench b = {.device = device, .path = path, .source = pages_alloc(SOURCE_BYTES)};
-    uint64_t arena_bytes = TARGET_BYTES + WORK_BYTES;
-    enum shoal_status status = SHOAL_OK;
+    struct bench b;
+    enum shoal_status status;
 
-    if (!b.source) {
-        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
-        goto fail;
-    }
-    fill(b.source);
-    /* What cannot be pinned will not be by a run either. */
-    b.pinned = device->ops->host_register &&
-               device->ops->host_register(device, b.source, SOURCE_BYTES, NULL) == SHOAL_OK;
-    TRY_OR_FAIL(device->ops->arena_reserve(device, arena_bytes, error));
-    if (device->ops->arena_mark) device->ops->arena_mark(device, device->arena, arena_bytes, true);
-    TRY_OR_FAIL(device->ops->stream_create(device, false, &b.compute, error));
-    TRY_OR_FAIL(device->ops->stream_create(device, true, &b.copies, error));
-    TRY_OR_FAIL(device->ops->event_create(device, &b.half, error));
+    TRY_OR_FAIL(bench_init(&b, device, TARGET_BYTES + WORK_BYTES, error));
+    b.path = path;
     measure_all(&b, figures);
-    status = b.status;
-    if (status && error) *error = b.error;
+    status = bench_status(&b, error);
 fail:
-    if (b.copies) device->ops->stream_destroy(&b.copies);
-    if (b.half) device->ops->event_destroy(&b.half);
-    if (b.compute) device->ops->stream_destroy(&b.compute);
-    if (b.pinned) device->ops->host_unregister(device, b.source);
-    if (device->arena_bytes) device->ops->arena_release(device);
-    pages_free(b.source, SOURCE_BYTES);
+    bench_fini(&b);
+    return status;
+}
+
+enum shoal_status links_measure_link(
+    struct device *device, double *link_bytes, bool *pinned, struct shoal_error *error)
+{
+    struct bench b;
+    enum shoal_status status;
+
+    TRY_OR_FAIL(bench_init(&b, device, TARGET_BYTES, error));
+    *link_bytes = link_rate(&b);
+    *pinned = b.pinned;
+    status = bench_status(&b, error);
+fail:
+    bench_fini(&b);
     return status;
 }

@@ -96,6 +96,27 @@ static uint64_t tokenizer_bytes(const struct shoal_model *model)
     return max_u64(TOKEN_BYTES * count, model->tokenizer_bytes + TOKEN_KEPT_BYTES * count);
 }
 
+static uint64_t model_chunks(const struct model *model)
+{
+    uint64_t chunks = 0;
+
+    for (int32_t i = 0; i < model->block_count; i++)
+        chunks += model->blocks[i].bytes / CARGO_CHUNK_BYTES + 1;
+    return chunks;
+}
+
+uint64_t plan_list_bytes(const struct model *model)
+{
+    return CHUNK_BYTES * model_chunks(model);
+}
+
+uint64_t plan_program_bytes(const struct target *target, int threads)
+{
+    /* A card computes without workers. */
+    return PROGRAM_BYTES + target->host_bytes +
+           (target->card ? 0 : (uint64_t)threads * CPU_WORKER_BYTES);
+}
+
 /* What moving the weights takes beside them: the lists of the largest phase, and the trace's spans:
  * of a read for each chunk, and a copy, an unpacking, a forward and a wait for each block. */
 static uint64_t moving_bytes(const struct job *job)
@@ -104,10 +125,9 @@ static uint64_t moving_bytes(const struct job *job)
 
     for (int phase = 0; phase < SHOAL_PHASES; phase++) {
         struct phase_pass p = job_phase(job, (enum shoal_phase)phase);
-        uint64_t chunks = 0, walks = (uint64_t)job_walks(job, (enum shoal_phase)phase, 1);
+        uint64_t chunks = model_chunks(p.model);
+        uint64_t walks = (uint64_t)job_walks(job, (enum shoal_phase)phase, 1);
 
-        for (int32_t i = 0; i < p.model->block_count; i++)
-            chunks += p.model->blocks[i].bytes / CARGO_CHUNK_BYTES + 1;
         if (chunks > most) most = chunks;
         spans += walks * (chunks + 4 * (uint64_t)p.pass->count + 1);
     }
@@ -123,10 +143,8 @@ void plan_process(const struct job *job, const struct target *target, struct pro
     *memory = (struct process_memory){
         .largest_path = model->tokenizer_path ? model->tokenizer_path : checkpoint_path(text),
         .largest_bytes = tokenizer_bytes(model)};
-    memory->bytes = PROGRAM_BYTES + target->host_bytes + memory->largest_bytes + result_bytes(job) +
-                    moving_bytes(job);
-    /* A card computes without workers. */
-    if (!target->card) memory->bytes += (uint64_t)job_threads(job) * CPU_WORKER_BYTES;
+    memory->bytes = plan_program_bytes(target, job_threads(job)) + memory->largest_bytes +
+                    result_bytes(job) + moving_bytes(job);
     for (int kind = 0; kind < FAMILY_KINDS; kind++) {
         const struct checkpoint *checkpoint = model->checkpoints[kind];
         uint64_t bytes = checkpoint_bytes(checkpoint, model->reading_bytes[kind]);

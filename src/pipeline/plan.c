@@ -153,9 +153,7 @@ static uint64_t weight_bytes(const struct model *model)
     return bytes;
 }
 
-/* A block in the forms that its file allows, or with `rooms` (NULL: none) that it can be packed to
- * while it is read. */
-static enum shoal_status block_input(const struct block *block, const struct cargo_room *rooms,
+enum shoal_status plan_block_forms(const struct block *block, const struct cargo_room *rooms,
     struct plan_block_input *input, struct shoal_error *error)
 {
     struct cargo_size size;
@@ -205,7 +203,7 @@ static enum shoal_status phase_input(struct shoal_plan *plan, enum shoal_phase p
     if (p.pass->globals >= 0) {
         struct plan_block_input globals = {0};
 
-        TRY(block_input(&p.model->blocks[p.pass->globals], NULL, &globals, error));
+        TRY(plan_block_forms(&p.model->blocks[p.pass->globals], NULL, &globals, error));
         if (globals.packed.bytes)
             FAIL(error, SHOAL_E_UNSUPPORTED,
                 "%s: weights that stay on the device all the time are packed, which shoal convert "
@@ -217,23 +215,21 @@ static enum shoal_status phase_input(struct shoal_plan *plan, enum shoal_phase p
     for (int32_t i = 0; i < p.pass->count; i++) {
         const struct cargo_room *rooms = packing_rooms(&plan->packings[phase], i);
 
-        TRY(block_input(&p.model->blocks[p.pass->first + i], rooms, &blocks[i], error));
+        TRY(plan_block_forms(&p.model->blocks[p.pass->first + i], rooms, &blocks[i], error));
         blocks[i].compute_seconds = rates_seconds(&plan->rates, &count->blocks[i]);
         if (blocks[i].packed.bytes && !rooms) input->source = PLAN_SOURCE_PACKED;
     }
     return SHOAL_OK;
 }
 
-/* What packs while it loads has a part of the cores only. */
-static struct rates running_rates(const struct shoal_plan *plan)
+struct rates plan_running_rates(const struct rates *rates, int threads)
 {
-    int threads = job_threads(&plan->job);
-    struct rates rates = plan->rates;
+    struct rates running = *rates;
 
     /* Of published ones it is that part's already. */
-    if (rates.origin != RATES_PUBLISHED)
-        rates.pack_bytes *= (double)intake_packers(threads) / threads;
-    return rates;
+    if (rates->origin != RATES_PUBLISHED)
+        running.pack_bytes *= (double)intake_packers(threads) / threads;
+    return running;
 }
 
 /* The planner's answer for the phases as counted. */
@@ -242,7 +238,7 @@ static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
 {
     const struct job *job = &plan->job;
     struct plan_input inputs[SHOAL_PHASES];
-    const struct rates rates = running_rates(plan);
+    const struct rates rates = plan_running_rates(&plan->rates, job_threads(job));
     const struct plan_limits limits = {
         .vram_bytes = job->request.vram_bytes,
         .ram_bytes = job->request.ram_bytes,

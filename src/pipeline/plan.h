@@ -57,6 +57,19 @@ enum shoal_status plan_again_raw(const struct shoal_plan *plan, struct shoal_pla
 void plan_process(
     const struct job *job, const struct target *target, struct process_memory *memory);
 
+/* Parts of that, for who has no job: the program with its threads, and the lists by which a model's
+ * weights travel. */
+uint64_t plan_program_bytes(const struct target *target, int threads);
+uint64_t plan_list_bytes(const struct model *model);
+
+/* What the planner is told of a block: the forms that its file allows, or with `rooms` (NULL: none)
+ * that it can be packed to while it is read. */
+enum shoal_status plan_block_forms(const struct block *block, const struct cargo_room *rooms,
+    struct plan_block_input *input, struct shoal_error *error) SHOAL_CHECKED;
+
+/* Of a machine's rates, those of a run: what packs while it loads has a part of the cores only. */
+struct rates plan_running_rates(const struct rates *rates, int threads);
+
 /* Fills the plan's texts. */
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error) SHOAL_CHECKED;
 

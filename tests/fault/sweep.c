@@ -2,6 +2,8 @@
 #include "fault/sweep.h"
 
 #include "base/tree.h"
+#include "device/cpu/cpu.h"
+#include "pipeline/bench_loop.h"
 
 #include <dirent.h>
 #include <ftw.h>
@@ -18,7 +20,7 @@ static struct {
     struct shoal_request request, packing;
     struct shoal_plan *plan;
     struct shoal_result *result;
-    uint64_t hash, packing_hash;
+    uint64_t hash, packing_hash, stream_hash;
     char *inspected, *devices;
     int64_t png_bytes, trace_bytes, converted_bytes, cached_bytes;
     char folder[64], path[96], out[96]; /* a file and a folder in the folder */
@@ -76,6 +78,59 @@ static int64_t tree_bytes(void)
     return bytes_of_trees;
 }
 
+/* ---- the bench's loop ---- */
+
+#define STREAM_BLOCKS 3
+
+/* One block is resident, one packs, one is read in every step. */
+static enum shoal_status run_loop(
+    struct bench_model *model, struct device *device, uint64_t *hash, struct shoal_error *error)
+{
+    static const struct streamer_place places[STREAM_BLOCKS] = {
+        {.resident = true}, {.packed = true}, {.disk = true}};
+    const struct block *block = &model->blocks[0];
+    const uint64_t wide = (uint64_t)block->weights[0].rows, hidden = (uint64_t)model->hidden;
+    struct bench_loop_result result;
+    struct packing packing;
+    enum shoal_status status;
+
+    TRY(packing_init(&packing, &model->model, &model->model.passes[BENCH_MODEL_STEP], error));
+    status =
+        bench_loop_run(&(struct bench_loop){.device = device,
+                           .model = model,
+                           .pass = BENCH_MODEL_STEP,
+                           .places = places,
+                           .packing = &packing,
+                           .arena_bytes = 3 * block->bytes + sizeof(float) * (2 * hidden + wide),
+                           .ring_bytes = block->bytes,
+                           .unpack_bytes = block->bytes,
+                           .staging_bytes = 2u << 20,
+                           .threads = 2,
+                           .steps = 2},
+            &result, error);
+    packing_fini(&packing);
+    *hash = result.checksum;
+    return status;
+}
+
+static enum shoal_status stream(uint64_t *hash, struct shoal_error *error)
+{
+    const struct bench_model_spec spec = {
+        .blocks = STREAM_BLOCKS, .block_bytes = 256u << 10, .tokens = 1, .folder = world.folder};
+    struct bench_model model;
+    struct device *device = NULL;
+    enum shoal_status status;
+
+    TRY(bench_model_open(&model, &spec, error));
+    TRY_OR_FAIL(bench_model_write(&model, &spec, error));
+    TRY_OR_FAIL(cpu_create(&device, CPU_KERNELS_FAST, 2, error));
+    status = run_loop(&model, device, hash, error);
+fail:
+    device_destroy(&device);
+    bench_model_close(&model);
+    return status;
+}
+
 /* ---- the stages ---- */
 
 /* What a stage leaves. */
@@ -85,6 +140,7 @@ struct outcome {
     struct shoal_plan *plan;
     struct shoal_result *result;
     char *text;
+    uint64_t hash;
 };
 
 static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *error)
@@ -124,6 +180,9 @@ static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *e
         o->status = shoal_cache_prepare(
             &(struct shoal_model_paths){.model = SCENARIO_MODEL}, world.out, NULL, error);
         break;
+    case STAGE_STREAM:
+        o->status = stream(&o->hash, error);
+        break;
     default:
         o->status = shoal_result_write_png(world.result, 0, world.path, error);
     }
@@ -150,6 +209,8 @@ static bool is_usual(enum stage stage, struct outcome *o)
         return tree_bytes() == world.converted_bytes;
     case STAGE_CACHE:
         return tree_bytes() == world.cached_bytes;
+    case STAGE_STREAM:
+        return o->hash == world.stream_hash;
     default:
         return true;
     }
@@ -170,7 +231,7 @@ static bool makes_folder(enum stage stage)
 
 static void before(enum stage stage)
 {
-    if (makes_folder(stage)) {
+    if (makes_folder(stage) || stage == STAGE_STREAM) {
         unlink(world.path);
         tree_remove(world.out);
     }
@@ -190,8 +251,8 @@ static void check_disk(enum stage stage, bool succeeded)
         assert_int_equal(unfinished, 0);
         return;
     }
-    if (makes_folder(stage)) {
-        assert_int_equal(scratch_files(), succeeded ? 1 : 0);
+    if (makes_folder(stage) || stage == STAGE_STREAM) {
+        assert_int_equal(scratch_files(), succeeded && makes_folder(stage) ? 1 : 0);
         return;
     }
     if (stage != STAGE_WRITE && stage != STAGE_REPLACE && stage != STAGE_TRACE) return;
@@ -239,6 +300,7 @@ int sweep_set_up(void **state)
     assert_ok(shoal_run(world.plan, NULL, &world.result, &error));
     world.hash = scenario_hash(world.result);
     set_up_packing();
+    assert_ok(stream(&world.stream_hash, &error));
     assert_ok(shoal_devices(true, &world.devices, &error));
     assert_ok(shoal_inspect(SCENARIO_MODEL, true, &world.inspected, &error));
     assert_ok(shoal_result_write_png(world.result, 0, world.path, &error));
@@ -272,7 +334,7 @@ int sweep_tear_down(void **state)
 /* ---- the sweep ---- */
 
 static const char *const stage_names[STAGES] = {"open", "inspect", "plan", "run", "pack", "write",
-    "replace", "devices", "trace", "convert", "cache"};
+    "replace", "devices", "trace", "convert", "cache", "stream"};
 
 struct point {
     char name[240];

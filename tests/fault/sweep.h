@@ -21,6 +21,7 @@ enum stage {
     STAGE_TRACE,   /* what happened when, to a new file */
     STAGE_CONVERT, /* a folder with a checkpoint, packed */
     STAGE_CACHE,   /* packed copies of a model's files, in a new folder */
+    STAGE_STREAM,  /* a bench's loop, over a file without a name */
     STAGES
 };
 

@@ -112,6 +112,17 @@ static void test_packing(void **state)
     }
 }
 
+static void test_streaming(void **state)
+{
+    (void)state;
+    for (enum inject_call call = INJECT_OPEN; call <= INJECT_CLOSE; call++)
+        sweep_packing(STAGE_STREAM,
+            (struct inject_fault){.call = call, .code = call == INJECT_WRITE ? ENOSPC : EIO}, false,
+            false);
+    sweep_packing(STAGE_STREAM, (struct inject_fault){.call = INJECT_WRITE, .how = INJECT_SHORT},
+        true, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +131,7 @@ int main(void)
         cmocka_unit_test(test_reading_through_io_uring),
         cmocka_unit_test(test_writing),
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_streaming),
     };
 
     return cmocka_run_group_tests(tests, sweep_set_up, sweep_tear_down);

@@ -105,6 +105,20 @@ static void test_packing(void **state)
     }
 }
 
+static void test_streaming(void **state)
+{
+    struct sweep s = memory(STAGE_STREAM);
+
+    (void)state;
+    s.dense = 60;
+    s.stride = 7;
+    sweep_run(&s);
+    s.fault.onwards = true;
+    s.stride = 29;
+    s.dense = 5;
+    sweep_run(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,6 +129,7 @@ int main(void)
         cmocka_unit_test(test_write),
         cmocka_unit_test(test_devices),
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_streaming),
     };
 
     return cmocka_run_group_tests(tests, sweep_set_up, sweep_tear_down);

@@ -32,6 +32,12 @@ _shoal()
     --buffer) mapfile -t COMPREPLY < <(compgen -W 'double single auto' -- "$current"); return ;;
     --prefetch-slots) mapfile -t COMPREPLY < <(compgen -W '2 3 4 5 6 auto' -- "$current"); return ;;
     --resident-blocks | --lanes) mapfile -t COMPREPLY < <(compgen -W auto -- "$current"); return ;;
+    --dir)
+        mapfile -t COMPREPLY < <(compgen -d -- "$current")
+        compopt -o filenames
+        return
+        ;;
+    --block-size) mapfile -t COMPREPLY < <(compgen -W '64MiB 648MiB' -- "$current"); return ;;
     --seed) mapfile -t COMPREPLY < <(compgen -W random -- "$current"); return ;;
     --vram | --ram) mapfile -t COMPREPLY < <(compgen -W 'max 1GiB 2GiB 4GiB 8GiB' -- "$current"); return ;;
     --pin) mapfile -t COMPREPLY < <(compgen -W 'on staging off' -- "$current"); return ;;
@@ -43,7 +49,7 @@ _shoal()
         ;;
     --device) mapfile -t COMPREPLY < <(compgen -W cpu -- "$current"); return ;;
     -p | --prompt | -n | --negative | --width | --height | --steps | --cfg | --count | --shift | \
-        --threads | --from | --to | --step) return ;;
+        --threads | --from | --to | --step | --blocks | --tokens) return ;;
     help)
         mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect trace bench convert cache' -- "$current")
         return
@@ -54,8 +60,10 @@ _shoal()
     plan) mapfile -t COMPREPLY < <(compgen -W "$run --on" -- "$current") ;;
     verify) mapfile -t COMPREPLY < <(compgen -W "$run" -- "$current") ;;
     bench)
-        mapfile -t COMPREPLY < <(compgen -W 'links --model --file --rates --device --threads
-            --json --help' -- "$current")
+        local what='links stream --model --file --rates'
+        [[ ${COMP_WORDS[2]} == stream ]] && what='--blocks --block-size --tokens --steps --vram --ram
+            --resident-blocks --prefetch-slots --buffer --wire --pin --dir'
+        mapfile -t COMPREPLY < <(compgen -W "$what --device --threads --json --help" -- "$current")
         ;;
     convert)
         if [[ $current == -* ]]; then

@@ -447,6 +447,48 @@ struct shoal_links_request {
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_bench_links(
     const struct shoal_links_request *request, bool json, char **text, struct shoal_error *error);
 
+#define SHOAL_STREAM_MOST_BLOCKS 1000
+#define SHOAL_STREAM_MOST_TOKENS 65536
+
+/*
+ * A made-up model, and how it streams. The budgets are those of the streamed steps: what these are
+ * held against, among it a few resident blocks, is measured beside them.
+ */
+struct shoal_stream_request {
+    int32_t blocks;       /* 1..SHOAL_STREAM_MOST_BLOCKS; four of them differ */
+    int32_t tokens;       /* rows that each computes with: the load of arithmetic */
+    uint64_t block_bytes; /* of BF16 weights, 1 MiB to 1 TiB; the next size below that there is */
+    int32_t steps;        /* 2..1000; the first one loads, and is left out of the figures */
+
+    /* As struct shoal_request has them. */
+    uint64_t vram_bytes, ram_bytes;
+    int32_t resident_blocks, prefetch_slots;
+    enum shoal_buffer buffer;
+    enum shoal_wire wire;
+    enum shoal_pin pin;
+    const char *device;
+    int32_t threads;
+
+    /* For a file of four blocks, without a name, that is gone in the end; NULL: $TMPDIR, or
+     * /var/tmp. */
+    const char *folder;
+    bool (*cancelled)(void *user); /* true: SHOAL_E_CANCELLED, soon. May be NULL */
+    void *user;
+};
+
+/* 60 blocks of 648 MiB, as Qwen-Image has them, none resident; 4096 tokens, 4 steps; unlimited
+ * memory. */
+SHOAL_API void shoal_stream_request_init(struct shoal_stream_request *request);
+
+/*
+ * Measures the streaming loop alone: a step's time beside the physical limit, which is the greater
+ * of the time of its arithmetic with resident weights and the time of its bytes over the link, both
+ * measured in the same run. SHOAL_E_NUMERIC if streaming changed a bit of what is computed. Says it
+ * as text or as one JSON object; *text is the caller's to free with shoal_text_free.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_bench_stream(
+    const struct shoal_stream_request *request, bool json, char **text, struct shoal_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,4 +1,5 @@
-/* shoal bench links: how fast this machine copies, reads, packs and computes. */
+/* shoal bench links: how fast this machine copies, reads, packs and computes. And the way to shoal
+ * bench stream. */
 #include "interrupt.h"
 #include "model_path.h"
 #include "options.h"
@@ -12,7 +13,8 @@ const struct command command_bench = {
     .summary =
         "Measures, in some twenty seconds, how fast this machine copies to the device, reads "
         "from the drive, packs and unpacks weights and computes, prints a table, and stores "
-        "the rates for plans to predict by.",
+        "the rates for plans to predict by. The other bench, of the streaming loop, is shoal bench "
+        "stream: see its --help.",
     .set = COMMAND_BENCH,
     .max_arguments = 1,
 };
@@ -36,8 +38,14 @@ static bool check_options(const struct options *options)
 {
     const char *what = options->argument;
 
+    if (what && !strcmp(what, "stream")) {
+        cli_error("stream comes before its options: shoal bench stream [options]");
+        return false;
+    }
     if (!what || strcmp(what, "links") != 0) {
-        cli_error("bench '%s'? What can be measured is links: shoal bench links", what ? what : "");
+        cli_error("bench '%s'? What can be measured is links and stream: shoal bench links, shoal "
+                  "bench stream",
+            what ? what : "");
         return false;
     }
     if (options->given[OPTION_FILE] && options->given[OPTION_MODEL]) {
@@ -57,6 +65,7 @@ int bench_main(int argc, char **argv)
     char *text = NULL;
     int code;
 
+    if (argc > 1 && !strcmp(argv[1], "stream")) return bench_stream_main(argc - 1, argv + 1);
     interrupt_install();
     if (!options_parse(&command_bench, argc, argv, &options, &code)) goto done;
     code = CLI_USAGE;

@@ -29,6 +29,7 @@ int devices_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
 int trace_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
+int bench_stream_main(int argc, char **argv); /* argv[0] is "stream" */
 int convert_main(int argc, char **argv);
 int cache_main(int argc, char **argv);
 

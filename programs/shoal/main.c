@@ -94,5 +94,7 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN);
     if (argc == 3 && !strcmp(argv[1], "help"))
         return dispatch(3, (char *[]){argv[0], argv[2], help, NULL});
+    if (argc == 4 && !strcmp(argv[1], "help"))
+        return dispatch(4, (char *[]){argv[0], argv[2], argv[3], help, NULL});
     return dispatch(argc, argv);
 }

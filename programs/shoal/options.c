@@ -79,9 +79,11 @@ static const struct option_spec specs[OPTIONS] = {
     [OPTION_SHIFT] = {"shift", "X", "of the noise schedule; default: the model's",
         AT(request.shift), .kind = VALUE_NUMBER, .low = 0.01, .high = 100},
     [OPTION_VRAM] = {"vram", "SIZE", "hard cap on device memory, e.g. 3GiB; default: max",
-        AT(request.vram_bytes), .kind = VALUE_SIZE, .limits = true},
+        AT(request.vram_bytes), .kind = VALUE_SIZE, .limits = true,
+        .of = COMMANDS_RUN | COMMAND_STREAM},
     [OPTION_RAM] = {"ram", "SIZE", "hard cap on the process's memory beside --vram; default: max",
-        AT(request.ram_bytes), .kind = VALUE_SIZE, .limits = true},
+        AT(request.ram_bytes), .kind = VALUE_SIZE, .limits = true,
+        .of = COMMANDS_RUN | COMMAND_STREAM},
     [OPTION_RESIDENT_BLOCKS] = {"resident-blocks", "N",
         "blocks that stay on the device, or auto (default): as many as fit",
         AT(request.resident_blocks), .kind = VALUE_INTEGER, .low = 0, .high = 100000,
@@ -89,10 +91,11 @@ static const struct option_spec specs[OPTIONS] = {
     [OPTION_PREFETCH_SLOTS] = {"prefetch-slots", "2..6",
         "blocks that the ring for streamed weights has room for, or auto (default)",
         AT(request.prefetch_slots), .kind = VALUE_INTEGER, .low = 2, .high = 6, .automatic = true,
-        .limits = true},
+        .limits = true, .of = COMMANDS_RUN | COMMAND_STREAM},
     [OPTION_BUFFER] = {"buffer", "double|single",
         "fetch the next block while one runs, or after it; default: auto", AT(request.buffer),
-        .kind = VALUE_CHOICE, .limits = true, .choices = {"auto", "single", "double"}},
+        .kind = VALUE_CHOICE, .limits = true, .choices = {"auto", "single", "double"},
+        .of = COMMANDS_RUN | COMMAND_STREAM},
     [OPTION_LANES] = {"lanes", "N",
         "prompts and pictures that share one pass over the blocks, or auto (default)",
         AT(request.lanes), .kind = VALUE_INTEGER, .low = 1, .high = 128, .automatic = true,
@@ -101,21 +104,23 @@ static const struct option_spec specs[OPTIONS] = {
         "how streamed weights cross: as they are, packed without loss (those of plain files while "
         "they are read), or as the plan decides (auto, default)",
         AT(request.wire), .kind = VALUE_CHOICE, .limits = true,
-        .choices = {"auto", "raw", "packed"}},
+        .choices = {"auto", "raw", "packed"}, .of = COMMANDS_RUN | COMMAND_STREAM},
     [OPTION_PIN] = {"pin", "on|staging|off",
         "host memory that a card copies from: pinned (default), through a small pinned ring, or "
         "as it is",
-        AT(request.pin), .kind = VALUE_CHOICE, .limits = true, .choices = {"on", "staging", "off"}},
+        AT(request.pin), .kind = VALUE_CHOICE, .limits = true, .choices = {"on", "staging", "off"},
+        .of = COMMANDS_RUN | COMMAND_STREAM},
     [OPTION_DISK_CACHE] = {"disk-cache", "DIR",
         "a folder for packed copies of the model's files, written once; needs --wire packed",
         AT(paths.disk_cache), .kind = VALUE_PATH, .limits = true},
     [OPTION_DEVICE] = {"device", "NAME",
         "where to compute: see shoal devices; default: the first card, or the "
         "CPU where there is none",
-        AT(request.device), .kind = VALUE_TEXT, .of = COMMANDS_RUN | COMMAND_BENCH},
+        AT(request.device), .kind = VALUE_TEXT,
+        .of = COMMANDS_RUN | COMMAND_BENCH | COMMAND_STREAM},
     [OPTION_THREADS] = {"threads", "N", "threads to compute with; 0 (default): one for each core",
         AT(request.threads), .kind = VALUE_INTEGER, .low = 0, .high = 1024,
-        .of = COMMANDS_RUN | COMMAND_BENCH},
+        .of = COMMANDS_RUN | COMMAND_BENCH | COMMAND_STREAM},
     [OPTION_RATES] = {"rates", "FILE",
         "what this machine was measured to do: written by bench links, read by plans; "
         "default: ~/.cache/shoal/rates.json, of a card rates-cuda.json",
@@ -127,6 +132,25 @@ static const struct option_spec specs[OPTIONS] = {
     [OPTION_FILE] = {"file", "FILE",
         "the file to measure the drive with, several GiB best; default: the model's largest",
         AT(file), .kind = VALUE_PATH, .of = COMMAND_BENCH},
+    [OPTION_BLOCKS] = {"blocks", "N", "blocks of a step, 1 to 1000; default: 60", AT(blocks),
+        .kind = VALUE_INTEGER, .low = 1, .high = SHOAL_STREAM_MOST_BLOCKS, .of = COMMAND_STREAM},
+    [OPTION_BLOCK_SIZE] = {"block-size", "SIZE",
+        "of each block's weights in BF16, 1MiB to 1TiB; default: 648MiB", AT(block_bytes),
+        .kind = VALUE_SIZE, .of = COMMAND_STREAM},
+    [OPTION_TOKENS] = {"tokens", "N",
+        "rows that each block computes with, 1 to 65536: the load of arithmetic; default: 4096",
+        AT(tokens), .kind = VALUE_INTEGER, .low = 1, .high = SHOAL_STREAM_MOST_TOKENS,
+        .of = COMMAND_STREAM},
+    [OPTION_STREAM_STEPS] = {"steps", "N",
+        "steps, 2 to 1000, of which the first one loads and does not count; default: 4",
+        AT(request.steps), .kind = VALUE_INTEGER, .low = 2, .high = 1000, .of = COMMAND_STREAM},
+    [OPTION_STREAM_RESIDENT] = {"resident-blocks", "N",
+        "blocks that stay on the device, or auto: as many as fit; default: 0, so that all stream",
+        AT(request.resident_blocks), .kind = VALUE_INTEGER, .low = 0,
+        .high = SHOAL_STREAM_MOST_BLOCKS, .automatic = true, .of = COMMAND_STREAM},
+    [OPTION_DIR] = {"dir", "DIR",
+        "the folder for the weights, a file of four blocks; default: $TMPDIR, or /var/tmp",
+        AT(folder), .kind = VALUE_PATH, .of = COMMAND_STREAM},
     [OPTION_TRACE] = {"trace", "FILE",
         "write what happened when, as JSON for shoal trace, chrome://tracing or Perfetto",
         AT(trace), .kind = VALUE_PATH, .of = COMMAND_GENERATE},
@@ -226,7 +250,7 @@ static void print_help(const struct command *command)
             if (takes(command, &specs[i]) && (specs[i].limits && runs(command)) == (limits != 0))
                 print_option(&specs[i]);
     }
-    if (runs(command))
+    if (takes(command, &specs[OPTION_VRAM]))
         puts("\nSizes: bytes, or with a unit: 3GiB, 512MiB, 2.5GB; max is no limit.\n"
              "More: man shoal.");
 }
@@ -404,7 +428,6 @@ static bool check_window(const struct options *options)
 static bool check_together(const struct command *command, const struct options *options)
 {
     if (command == &command_trace) return check_window(options);
-    if (!runs(command)) return true;
     if (!options->given[OPTION_PROMPT] && command == &command_generate) {
         cli_error("nothing to paint: give a prompt, e.g. -p 'a red apple'");
         return false;
@@ -415,7 +438,7 @@ static bool check_together(const struct command *command, const struct options *
                   "one of them out");
         return false;
     }
-    return check_paths(options);
+    return !runs(command) || check_paths(options);
 }
 
 /* ---- parsing ---- */

@@ -38,6 +38,12 @@ enum option_id {
     OPTION_RATES,
     OPTION_ON,
     OPTION_FILE,
+    OPTION_BLOCKS,
+    OPTION_BLOCK_SIZE,
+    OPTION_TOKENS,
+    OPTION_STREAM_STEPS,
+    OPTION_STREAM_RESIDENT,
+    OPTION_DIR,
     OPTION_TRACE,
     OPTION_SVG,
     OPTION_FROM,
@@ -60,11 +66,12 @@ enum command_set {
     COMMAND_DEVICES = 8,
     COMMAND_INSPECT = 16,
     COMMAND_TRACE = 32,
-    COMMAND_BENCH = 64,
+    COMMAND_BENCH = 64, /* links */
     COMMAND_CONVERT = 128,
     COMMAND_CACHE = 256,
+    COMMAND_STREAM = 512, /* bench stream */
     COMMANDS_RUN = COMMAND_GENERATE | COMMAND_PLAN | COMMAND_VERIFY,
-    COMMANDS_ALL = 511,
+    COMMANDS_ALL = 1023,
 };
 
 /* A subcommand as the command line sees it. */
@@ -77,16 +84,19 @@ struct command {
 };
 
 extern const struct command command_generate, command_plan, command_verify, command_devices,
-    command_inspect, command_trace, command_bench, command_convert, command_cache;
+    command_inspect, command_trace, command_bench, command_stream, command_convert, command_cache;
 
 struct options {
     struct shoal_model_paths paths; /* as given; model may be "mini" */
     struct shoal_request request;   /* only the members whose option was given are set */
     const char *output;
-    const char *trace; /* where generate writes one */
-    const char *file;  /* that bench reads */
-    float from, to;    /* seconds, of trace */
-    int32_t step;      /* of trace */
+    const char *trace;      /* where generate writes one */
+    const char *file;       /* that bench reads */
+    const char *folder;     /* that bench stream writes to */
+    int32_t blocks, tokens; /* of bench stream */
+    uint64_t block_bytes;
+    float from, to; /* seconds, of trace */
+    int32_t step;   /* of trace */
     enum convert_wire { CONVERT_PACKED, CONVERT_RAW } convert_wire;
     bool force, remove, remove_stale;
     const char *argument;         /* what is no option; NULL if none */

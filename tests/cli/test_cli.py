@@ -33,8 +33,9 @@ OLD_PNG = b"\x89PNG\r\n\x1a\nold"
 @case
 def help_is_everywhere(folder):
     expect(all(name in shoal("--help").out for name in COMMANDS), what="--help lists all commands")
-    for name in COMMANDS:
-        for args in ([name, "--help"], [name, "-h"], ["help", name]):
+    for name in [*COMMANDS, "bench stream"]:
+        words = name.split()
+        for args in ([*words, "--help"], [*words, "-h"], ["help", *words]):
             result = shoal(*args)
             expect(result.code == 0 and result.out.startswith(f"usage: shoal {name}"), result)
             expect(result.err == "", result)
@@ -43,8 +44,8 @@ def help_is_everywhere(folder):
 
 
 def options_in_help():
-    return {option for name in COMMANDS
-            for option in re.findall(r"--[a-z][a-z-]+", shoal(name, "--help").out)}
+    return {option for name in [*COMMANDS, "bench stream"]
+            for option in re.findall(r"--[a-z][a-z-]+", shoal(*name.split(), "--help").out)}
 
 
 @case

@@ -6,19 +6,21 @@
 
 #include <errno.h>
 
-static void sweep_threads(bool onwards)
+static void sweep_threads(enum stage stage, bool onwards)
 {
-    sweep_run(&(struct sweep){.stage = STAGE_RUN,
+    sweep_run(&(struct sweep){.stage = stage,
         .fault = {.call = INJECT_THREAD, .code = EAGAIN, .onwards = onwards},
         .failure = SHOAL_E_MEMORY,
-        .dense = INT64_MAX});
+        .dense = stage == STAGE_RUN ? INT64_MAX : 6,
+        .stride = 9});
 }
 
 static void test_threads_that_do_not_start(void **state)
 {
     (void)state;
-    sweep_threads(false);
-    sweep_threads(true);
+    sweep_threads(STAGE_RUN, false);
+    sweep_threads(STAGE_RUN, true);
+    sweep_threads(STAGE_STREAM, false);
 }
 
 static void test_reads_that_fail(void **state)

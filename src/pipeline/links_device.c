@@ -319,13 +319,13 @@ static double seconds_beside_reads(struct bench *b, int calls)
 
 /*
  * Linear products alone, beside copies and beside reads, in turns, and the copies beside them: they
- * share the memory, on a CPU the cores too. Plans go by the rate that copies have then.
+ * share the memory, on a CPU the cores too. Plans go by the rate that copies have then. Of times
+ * the shortest are compared: a tax is a small difference, and what disturbs one makes it longer.
  */
 static void measure_overlap(struct bench *b, struct rates *rates)
 {
     const double copies_alone = rates->link_bytes;
-    double alone[OVERLAP_ROUNDS], copies[OVERLAP_ROUNDS], reads[OVERLAP_ROUNDS],
-        copied[OVERLAP_ROUNDS];
+    double alone = INFINITY, copies = INFINITY, reads = INFINITY, copied[OVERLAP_ROUNDS];
     uint64_t begun;
     int n = 0, calls;
 
@@ -333,14 +333,12 @@ static void measure_overlap(struct bench *b, struct rates *rates)
     calls = 1 + (int)(OVERLAP_SECONDS / linear_seconds(b, 1));
     begun = clock_ns();
     while (n < OVERLAP_ROUNDS && (n == 0 || clock_ns() - begun < OVERLAP_NS)) {
-        alone[n] = linear_seconds(b, calls);
-        copies[n] = seconds_beside_copies(b, calls, alone[n], copies_alone, &copied[n]);
-        reads[n] = seconds_beside_reads(b, calls);
-        n++;
+        alone = fmin(alone, linear_seconds(b, calls));
+        copies = fmin(copies, seconds_beside_copies(b, calls, alone, copies_alone, &copied[n++]));
+        reads = fmin(reads, seconds_beside_reads(b, calls));
     }
-    alone[0] = links_median(alone, n);
-    rates->copy_tax = fmax(0, links_median(copies, n) / alone[0] - 1);
-    rates->read_tax = fmax(0, links_median(reads, n) / alone[0] - 1);
+    rates->copy_tax = fmax(0, copies / alone - 1);
+    rates->read_tax = fmax(0, reads / alone - 1);
     rates->link_bytes = fmin(copies_alone, links_median(copied, n));
 }
 

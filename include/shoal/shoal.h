@@ -103,6 +103,8 @@ struct shoal_model_paths {
     const char *tokenizer;
     const char *disk_cache; /* a folder of packed copies: those that are there are opened in place
                                of the DiT's and the text encoder's files. NULL: none */
+    bool expect_copies;     /* plan as if those that are not there were, their sizes told from
+                               samples; such a plan cannot be run */
     uint64_t ram_bytes; /* of headers and tokenizers: SHOAL_E_BUDGET before reading takes more host
                            memory. As in the request; 0: no limit */
 };

@@ -71,11 +71,13 @@ static bool use_cache(
             "are of a type that does not pack");
     else if (state.present < state.parts && !(command->set & COMMAND_PLAN))
         return fill_cache(paths, code);
-    else if (state.present < state.parts)
+    else if (state.present < state.parts) {
+        paths->expect_copies = true;
         job_note(job, false,
-            "--disk-cache: %d of %d packed copies are not there yet: generate "
-            "writes them, of %s of weights",
+            "--disk-cache: %d of %d packed copies are not there yet: generate writes them, of %s "
+            "of weights; how large they will be is told from samples",
             state.parts - state.present, state.parts, cli_size(state.missing_bytes).text);
+    }
     return true;
 }
 

@@ -105,14 +105,15 @@ struct allowance part_allowance(const struct shoal_model_paths *paths)
 
 /* The checkpoint, or the packed copy of it that is in the cache. */
 static enum shoal_status open_checkpoint(const struct shoal_model_paths *paths,
-    enum family_kind kind, const char *path, struct allowance *reading,
-    struct checkpoint **checkpoint, struct shoal_error *error)
+    enum family_kind kind, const char *path, struct allowance *reading, struct shoal_model *model,
+    struct shoal_error *error)
 {
-    struct checkpoint *copy = NULL;
+    struct checkpoint **checkpoint = &model->checkpoints[kind], *copy = NULL;
 
     TRY(checkpoint_open_within(path, reading, checkpoint, error));
     if (!paths->disk_cache || kind == FAMILY_VAE) return SHOAL_OK;
     TRY(cache_open(paths->disk_cache, *checkpoint, reading, &copy, error));
+    model->copy_expected[kind] = !copy && paths->expect_copies;
     if (!copy) return SHOAL_OK;
     checkpoint_close(checkpoint);
     *checkpoint = copy;
@@ -127,8 +128,10 @@ static enum shoal_status open_part(const struct shoal_model_paths *paths, enum f
     enum shoal_status status;
 
     TRY(part_find(paths, kind, &path, error));
-    TRY_OR_FAIL(open_checkpoint(paths, kind, path, reading, &model->checkpoints[kind], error));
+    TRY_OR_FAIL(open_checkpoint(paths, kind, path, reading, model, error));
     model->reading_bytes[kind] = reading->bytes - before;
+    /* The copy's header will be read too; with its marks it is about twice as large. */
+    if (model->copy_expected[kind]) model->reading_bytes[kind] *= 3;
     TRY_OR_FAIL(family_config_beside(path, &config, error));
     status = family_open(model->checkpoints[kind], kind, config, &model->parts[kind], error);
     if (status && error && !given_path(paths, kind) && paths->model &&

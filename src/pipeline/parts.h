@@ -32,6 +32,7 @@ struct shoal_model {
     char *name; /* for people and PNG chunks: the folder's or file's own name */
     struct checkpoint *checkpoints[FAMILY_KINDS];
     struct model *parts[FAMILY_KINDS];
+    bool copy_expected[FAMILY_KINDS]; /* planned with as if the files were packed */
     struct tokenizer *tokenizer;
     char *tokenizer_path; /* the file it was read from */
     /* Host memory that reading headers and the tokenizer took at the most. */

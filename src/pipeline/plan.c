@@ -173,13 +173,24 @@ enum shoal_status plan_block_forms(const struct block *block, const struct cargo
     return SHOAL_OK;
 }
 
+/* Whether the files will be packed when the plan is run. */
+static bool copy_expected(const struct shoal_plan *plan, const struct model *model)
+{
+    const struct shoal_model *parts = plan->job.model;
+
+    for (int kind = 0; kind < FAMILY_KINDS; kind++)
+        if (parts->parts[kind] == model) return parts->copy_expected[kind];
+    return false;
+}
+
 /* Looks what of a phase's blocks packs, once, where that can matter. */
 static enum shoal_status sample(
     struct shoal_plan *plan, enum shoal_phase phase, int64_t walks, struct shoal_error *error)
 {
     struct phase_pass p = job_phase(&plan->job, phase);
 
-    if (!plan->may_pack || plan->sampled[phase] || walks == 1) return SHOAL_OK;
+    if (plan->sampled[phase]) return SHOAL_OK;
+    if (!copy_expected(plan, p.model) && (!plan->may_pack || walks == 1)) return SHOAL_OK;
     TRY(packing_init(&plan->packings[phase], p.model, p.pass, error));
     plan->sampled[phase] = true;
     return SHOAL_OK;
@@ -217,7 +228,10 @@ static enum shoal_status phase_input(struct shoal_plan *plan, enum shoal_phase p
 
         TRY(plan_block_forms(&p.model->blocks[p.pass->first + i], rooms, &blocks[i], error));
         blocks[i].compute_seconds = rates_seconds(&plan->rates, &count->blocks[i]);
-        if (blocks[i].packed.bytes && !rooms) input->source = PLAN_SOURCE_PACKED;
+        if (!blocks[i].packed.bytes) continue;
+        if (rooms && !copy_expected(plan, p.model)) continue;
+        input->source = PLAN_SOURCE_PACKED;
+        blocks[i].raw.host_bytes = 0; /* the files hold the other form only */
     }
     return SHOAL_OK;
 }
@@ -408,6 +422,8 @@ static enum shoal_status create(const struct shoal_model *model,
     *plan = NULL;
     if (!p) FAIL_MEMORY(error);
     TRY_OR_FAIL(job_init(&p->job, model, request, error));
+    for (int kind = 0; kind < FAMILY_KINDS; kind++)
+        p->expects_copies = p->expects_copies || model->copy_expected[kind];
     if (like)
         take_target(p, like);
     else

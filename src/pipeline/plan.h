@@ -34,6 +34,7 @@ struct shoal_plan {
     /* Whether blocks of plain files may be packed while they are read; then of the phases that walk
      * more than once, what of each. */
     bool may_pack, sampled[SHOAL_PHASES];
+    bool expects_copies; /* that are not there: it cannot be run */
     struct packing packings[SHOAL_PHASES];
     double more_vram_seconds, more_ram_seconds; /* of the steps with 1 GiB more; 0: no matter */
     struct process_memory process;

@@ -442,6 +442,10 @@ enum shoal_status shoal_run(const struct shoal_plan *plan, const struct shoal_ca
     if (plan->target.elsewhere)
         FAIL(error, SHOAL_E_INVALID, "the plan is for another machine (%s): it cannot run here",
             plan->rates.name);
+    if (plan->expects_copies)
+        FAIL(error, SHOAL_E_INVALID,
+            "the plan is for packed copies that are not there: it cannot run; make them with "
+            "shoal_cache_prepare");
     if (plan->refusal) FAIL(error, SHOAL_E_BUDGET, "%s", plan->refusal);
     if (plan->target.device)
         return run_on_device(plan, plan->target.device, callbacks, result, error);

@@ -200,6 +200,11 @@ def the_cache_is_written_once_and_used(folder):
     with_cache = ["--wire", "packed", "--disk-cache", "c"]
     result = shoal("plan", "-p", "x", *with_cache, folder=folder)
     expect(result.code == 0 and "2 of 2 packed copies are not there yet" in result.err, result)
+    # With so little RAM only packed files will do: a plan knows how large they will be.
+    tight = ["plan", "-p", "x", "--vram", "6MiB", "--ram", "15.5MiB", "--json", *with_cache]
+    result = shoal(*tight, folder=folder)
+    expect(result.code == 0 and not json.loads(result.out)["packed_while_read"], result)
+    expected = json.loads(result.out)
     expect(not os.path.exists(os.path.join(folder, "c")), what="plan wrote something")
     result = shoal(*args, "--disk-cache", "c", folder=folder)
     expect(hashes(result) == want and "--disk-cache has no effect" in result.err, result)
@@ -215,6 +220,9 @@ def the_cache_is_written_once_and_used(folder):
     expect("note" not in shoal("plan", "-p", "x", *with_cache, folder=folder).err, what="a note")
     expect(files == {name: os.stat(os.path.join(folder, "c", name)).st_mtime_ns
                      for name in os.listdir(os.path.join(folder, "c"))}, what="written again")
+    result = shoal(*tight, folder=folder)
+    for name in ("peak_vram_bytes", "least_vram_bytes", "least_ram_bytes", "step_copy_bytes"):
+        expect(1 <= expected[name] / json.loads(result.out)[name] < 1.04, expected, result)
     result = shoal("verify", "--width", "64", "--height", "64", *with_cache, folder=folder)
     expect(result.code == 0 and "Same bytes" in result.out, result)
     shoal("convert", "mini", "packed", folder=folder)

@@ -76,6 +76,17 @@ void region_free(struct region *r, uint64_t offset)
     assert(false && "freed an offset that is not allocated");
 }
 
+uint64_t region_lowest(const struct region *r, uint64_t offset)
+{
+    uint64_t begin = 0, size = 0;
+
+    for (size_t i = 0; i < r->count; i++)
+        if (r->spans[i].begin == offset) size = r->spans[i].end - offset;
+    for (size_t i = 0; r->spans[i].begin != offset && r->spans[i].begin - begin < size; i++)
+        begin = r->spans[i].end;
+    return begin;
+}
+
 uint64_t region_high_water(const struct region *r)
 {
     return r->high_water;

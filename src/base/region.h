@@ -23,6 +23,8 @@ void region_destroy(struct region **region);
 enum shoal_status region_alloc(struct region *region, uint64_t bytes, uint64_t *offset,
     struct shoal_error *error) SHOAL_CHECKED;
 void region_free(struct region *region, uint64_t offset);
+/* Where the live span at `offset` would be had it been freed and allocated again. */
+uint64_t region_lowest(const struct region *region, uint64_t offset);
 
 /* The highest end ever handed out since creation or the last reset. */
 uint64_t region_high_water(const struct region *region);

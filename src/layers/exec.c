@@ -135,6 +135,11 @@ static uint64_t span_bytes(struct matrix m)
     return size_align((uint64_t)dtype_bytes(m.dtype, m.rows * m.cols), REGION_ALIGNMENT);
 }
 
+static void mark(const struct exec *x, device_addr addr, uint64_t bytes, bool used)
+{
+    if (x->device->ops->arena_mark) x->device->ops->arena_mark(x->device, addr, bytes, used);
+}
+
 static enum shoal_status allocate(struct exec *x, struct matrix *m)
 {
     uint64_t bytes, offset;
@@ -146,7 +151,7 @@ static enum shoal_status allocate(struct exec *x, struct matrix *m)
     bytes = span_bytes(*m);
     TRY(region_alloc(x->scratch, bytes, &offset, &x->error));
     m->addr = x->scratch_top - offset - bytes;
-    if (x->device->ops->arena_mark) x->device->ops->arena_mark(x->device, m->addr, bytes, true);
+    mark(x, m->addr, bytes, true);
     return SHOAL_OK;
 }
 
@@ -174,11 +179,38 @@ void exec_free(struct exec *x, struct matrix *m)
     if (m->addr) {
         uint64_t bytes = span_bytes(*m);
 
-        if (x->device->ops->arena_mark)
-            x->device->ops->arena_mark(x->device, m->addr, bytes, false);
+        mark(x, m->addr, bytes, false);
         region_free(x->scratch, x->scratch_top - m->addr - bytes);
     }
     *m = MATRIX_NONE;
+}
+
+#define SETTLE_COPIES 64 /* at most */
+
+void exec_settle(struct exec *x, struct matrix *m)
+{
+    const uint64_t bytes = span_bytes(*m), offset = x->scratch_top - m->addr - bytes;
+    uint64_t lower, step;
+
+    if (x->error.status) return;
+    step = offset - region_lowest(x->scratch, offset);
+    if (!step || bytes / step >= SETTLE_COPIES) return;
+    region_free(x->scratch, offset);
+    if (region_alloc(x->scratch, bytes, &lower, &x->error)) {
+        x->ops = &skip_ops;
+        *m = MATRIX_NONE;
+        return;
+    }
+    /* Offsets count down: it moves up. From its end on, no piece is written over before it has
+     * been copied, and none is longer than the way it goes. */
+    mark(x, m->addr + step, bytes, true);
+    for (uint64_t left = bytes, piece; left; left -= piece) {
+        piece = left < step ? left : step;
+        x->device->ops->copy_within(
+            x->stream, m->addr + step + left - piece, m->addr + left - piece, piece);
+    }
+    mark(x, m->addr, bytes < step ? bytes : step, false);
+    m->addr += step;
 }
 
 /* ---- copies ---- */

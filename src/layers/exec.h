@@ -33,6 +33,10 @@ struct matrix exec_alloc_float(struct exec *x, int64_t rows, int64_t cols);
 /* The whole matrix as allocated; sets it to none. Accepts none. */
 void exec_free(struct exec *x, struct matrix *m);
 
+/* Moves a whole matrix to the lowest place that has room for it, so that what is larger need not
+ * find its place above a hole. Where that is hardly lower, leaves it. */
+void exec_settle(struct exec *x, struct matrix *m);
+
 /* Host -> device. `from` must stay valid until the stream is synchronised. F32, dense. */
 void exec_upload(struct exec *x, struct matrix to, const float *from);
 void exec_download(struct exec *x, float *to, struct matrix from);

@@ -81,6 +81,17 @@ static uint64_t first_fit(const char used[SLOTS], uint64_t slots)
     return 0;
 }
 
+/* As the plain search finds it where the span itself is free. */
+static void check_lowest(const struct region *region, char used[SLOTS], struct live span)
+{
+    char *at = used + span.offset / REGION_ALIGNMENT;
+
+    memset(at, 0, span.slots);
+    assert_int_equal(
+        region_lowest(region, span.offset), REGION_ALIGNMENT * first_fit(used, span.slots));
+    memset(at, 1, span.slots);
+}
+
 /* Offsets agree with the plain search, and so do the marks. */
 static uint64_t run_checked(const struct step steps[STEPS], uint64_t capacity)
 {
@@ -109,6 +120,7 @@ static uint64_t run_checked(const struct step steps[STEPS], uint64_t capacity)
             assert_int_equal(made->offset, REGION_ALIGNMENT * first_fit(used, made->slots));
             memset(used + made->offset / REGION_ALIGNMENT, 1, made->slots);
         }
+        if (count) check_lowest(region, used, live[i % (int)count]);
         for (uint64_t slot = 0; slot < SLOTS; slot++)
             if (used[slot]) end = (slot + 1) * REGION_ALIGNMENT;
         if (end > high) high = end;

@@ -281,6 +281,44 @@ static void test_sticky(void **state)
     bench_close(&b);
 }
 
+/* Into the hole below, which may be smaller than what moves; by a little it does not move. */
+static void test_settle(void **state)
+{
+    const int64_t holes[] = {64, 100, 600, 3000};
+    struct bench b;
+
+    (void)state;
+    bench_open(&b);
+    for (int i = 0; i < 4; i++) {
+        struct matrix below = exec_alloc(&b.x, 64, holes[i]), m = random_matrix(&b, 64, 1000, 1);
+        struct matrix above = random_matrix(&b, 1, 10, 1), kept = copy_of(&b, m), beside;
+        device_addr from = m.addr, to = below.addr + 64 * 4 * (uint64_t)(holes[i] - 1000);
+
+        beside = copy_of(&b, above);
+        exec_free(&b.x, &below);
+        exec_settle(&b.x, &m);
+        assert_int_equal(m.addr, to);
+        assert_true(m.addr > from);
+        exec_settle(&b.x, &m);
+        assert_int_equal(m.addr, to);
+        assert_close(&b, m, kept);
+        assert_close(&b, above, beside);
+        exec_free(&b.x, &m);
+        exec_free(&b.x, &above);
+        exec_free(&b.x, &kept);
+        exec_free(&b.x, &beside);
+        assert_int_equal(region_used(b.region), 0);
+    }
+    struct matrix below = exec_alloc(&b.x, 64, 10), m = random_matrix(&b, 64, 1000, 1);
+    device_addr from = m.addr;
+
+    exec_free(&b.x, &below);
+    exec_settle(&b.x, &m);
+    assert_int_equal(m.addr, from);
+    exec_free(&b.x, &m);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +326,7 @@ int main(void)
         cmocka_unit_test(test_swiglu),
         cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_settle),
         cmocka_unit_test(test_sticky),
     };
 

@@ -241,21 +241,6 @@ static void shrink_piece(struct exec *x, const struct block *block, const struct
     exec_free(x, &affine);
 }
 
-/* Moves the lane's picture to the lowest place that has room for it, so that the large ones that
- * come next need not leave a hole. */
-static void settle(struct exec *x, struct klvae_lane *l)
-{
-    struct matrix moved = exec_alloc(x, l->hidden.rows, l->hidden.cols);
-
-    if (moved.addr > l->hidden.addr) { /* scratch counts down */
-        x->ops->copy(x->stream, moved, l->hidden);
-        exec_free(x, &l->hidden);
-        l->hidden = moved;
-    } else {
-        exec_free(x, &moved);
-    }
-}
-
 static void upsample_and_shrink(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
@@ -265,7 +250,7 @@ static void upsample_and_shrink(
     int64_t pixels = 4 * l->hidden.cols;
     struct matrix out, inner, u;
 
-    settle(x, l);
+    exec_settle(x, &l->hidden);
     out = exec_alloc(x, weights[2 + RESNET_CONV1].rows, pixels);
     inner = exec_alloc(x, out.rows, pixels);
     l->hidden_height *= 2;

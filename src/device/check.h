@@ -125,13 +125,24 @@ static inline void check_patches(
     (void)tokens, (void)picture, (void)height, (void)width, (void)patch;
 }
 
-static inline void check_group_norm(
-    struct matrix affine, struct matrix x, struct matrix gamma, struct matrix beta, int32_t groups)
+static inline void check_group_moments(struct matrix moments, struct matrix x, int64_t run)
 {
-    assert(check_float(affine) && affine.rows == 2 && affine.cols == x.rows && check_activation(x));
-    assert(gamma.addr && check_vector(gamma, x.rows) && beta.addr && check_vector(beta, x.rows));
-    assert(groups > 0 && x.rows % groups == 0);
-    (void)affine, (void)x, (void)gamma, (void)beta, (void)groups;
+    assert(check_float(moments) && check_activation(x) && moments.rows == x.rows && run > 0);
+    assert(moments.cols == 2 * group_runs(x.cols, run));
+    (void)moments, (void)x, (void)run;
+}
+
+static inline void check_group_fold(struct matrix affine, struct matrix moments,
+    struct matrix gamma, struct matrix beta, const struct group_norm *norm)
+{
+    int64_t channels = moments.rows;
+
+    assert(check_float(affine) && affine.rows == 2 && affine.cols == channels);
+    assert(
+        gamma.addr && check_vector(gamma, channels) && beta.addr && check_vector(beta, channels));
+    assert(norm->groups > 0 && channels % norm->groups == 0 && norm->run > 0);
+    assert(check_float(moments) && moments.cols == 2 * group_runs(norm->pixels, norm->run));
+    (void)affine, (void)gamma, (void)beta, (void)norm, (void)channels;
 }
 
 static inline void check_affine(struct matrix y, struct matrix x, struct matrix affine)
@@ -143,19 +154,20 @@ static inline void check_affine(struct matrix y, struct matrix x, struct matrix 
 static inline void check_conv2d(
     struct matrix y, struct matrix x, struct matrix w, struct matrix bias, const struct conv *conv)
 {
-    int64_t scale = conv->upsample;
+    int64_t scale = conv->upsample, rows = conv->above + conv->height + conv->below;
 
     assert(check_activation(y) && check_activation(x) && check_weight(w) &&
            check_vector(bias, y.rows));
     assert(conv->kernel == 1 || conv->kernel == 3);
     assert(scale == 1 || scale == 2);
-    assert(conv->height % scale == 0 && conv->width % scale == 0);
-    assert(y.cols == conv->height * conv->width && x.cols == y.cols / (scale * scale));
+    assert(conv->above >= 0 && conv->below >= 0 && rows % scale == 0 && conv->width % scale == 0);
+    assert(y.cols == conv->height * conv->width);
+    assert(x.cols == rows / scale * (conv->width / scale));
     assert(w.rows == y.rows && w.cols == x.rows * conv->kernel * conv->kernel);
     assert(conv->activation == ACTIVATION_NONE || conv->activation == ACTIVATION_SILU);
     assert(!conv->affine.addr ||
            (check_float(conv->affine) && conv->affine.rows == 2 && conv->affine.cols == x.rows));
-    (void)y, (void)x, (void)w, (void)bias, (void)scale;
+    (void)y, (void)x, (void)w, (void)bias, (void)rows;
 }
 
 static inline void check_unpack(struct matrix y, device_addr payload, uint64_t payload_bytes)

@@ -36,18 +36,37 @@ enum rope_layout {
     ROPE_HALF,        /* pairs (i, i + dim / 2) */
 };
 
-/* A stride-1, same-size convolution with a square kernel of 1 or 3 over [channels, height * width].
+/*
+ * A stride-1, same-size convolution with a square kernel of 1 or 3 over [channels, height * width].
+ * Of a picture, or of a strip of its rows: then x has a few rows more than y. An element is the
+ * same, bit for bit, in whatever strip it is made.
  */
 struct conv {
     int64_t height, width;      /* of the output */
+    int64_t above, below;       /* rows, counted as y's, that x has beyond y's first and last one;
+                                   what lies beyond x is zeros: the picture ends there */
     int32_t kernel;             /* 1 or 3; zero padding of kernel / 2 */
-    int32_t upsample;           /* 1, or 2: the input is (height / 2) x (width / 2), read as if
-                                   nearest-upsampled */
+    int32_t upsample;           /* 1, or 2: the input has half the rows and half the columns, read
+                                   as if nearest-upsampled */
     bool accumulate;            /* y += instead of y =; the bias is added once either way */
     struct matrix affine;       /* [2, in] or none: input channel c is read as x * affine[0, c] +
                                    affine[1, c] ... */
     enum activation activation; /* ... and then through this (NONE or SILU); padding stays zero */
 };
+
+/* A group norm over pictures [channels, pixels], whose statistics are taken in runs of pixels. */
+struct group_norm {
+    int32_t groups;
+    int64_t pixels; /* of a channel */
+    int64_t run;    /* pixels; the last one may be shorter */
+    float eps;
+};
+
+/* Runs of a channel: struct group_norm's, or of a strip that begins with one. */
+static inline int64_t group_runs(int64_t pixels, int64_t run)
+{
+    return (pixels + run - 1) / run;
+}
 
 /*
  * The compute table. Activations (x, y, q, k, v, out, a, b) are F32 or of the device's activation
@@ -123,12 +142,19 @@ struct compute_ops {
         int64_t width, int32_t patch);
 
     /*
-     * Statistics of x [channels, pixels] over groups of channels / groups channels, folded with
-     * gamma and beta [1, channels] into affine [2, channels]: affine[0] = gamma / sqrt(var + eps),
+     * For each channel of x [channels, pixels] and each run of `run` pixels its mean and the sum of
+     * squares about that, as columns 2 i and 2 i + 1 of moments [channels, 2 runs], F32. Of a
+     * picture that is made in strips of whole runs, each strip fills its columns.
+     */
+    void (*group_moments)(struct stream *, struct matrix moments, struct matrix x, int64_t run);
+
+    /*
+     * The statistics of groups of channels / groups channels, from their moments, folded with gamma
+     * and beta [1, channels] into affine [2, channels]: affine[0] = gamma / sqrt(var + eps),
      * affine[1] = beta - mean affine[0].
      */
-    void (*group_norm)(struct stream *, struct matrix affine, struct matrix x, struct matrix gamma,
-        struct matrix beta, int32_t groups, float eps);
+    void (*group_fold)(struct stream *, struct matrix affine, struct matrix moments,
+        struct matrix gamma, struct matrix beta, const struct group_norm *norm);
 
     /* y[c, p] = f(x[c, p] affine[0, c] + affine[1, c]). In place. */
     void (*affine)(struct stream *, struct matrix y, struct matrix x, struct matrix affine,

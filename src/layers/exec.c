@@ -69,10 +69,16 @@ static void skip_patches(struct stream *s, struct matrix y, struct matrix x, int
     (void)s, (void)y, (void)x, (void)height, (void)width, (void)patch;
 }
 
-static void skip_group_norm(struct stream *s, struct matrix affine, struct matrix x,
-    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+static void skip_group_moments(
+    struct stream *s, struct matrix moments, struct matrix x, int64_t run)
 {
-    (void)s, (void)affine, (void)x, (void)gamma, (void)beta, (void)groups, (void)eps;
+    (void)s, (void)moments, (void)x, (void)run;
+}
+
+static void skip_group_fold(struct stream *s, struct matrix affine, struct matrix moments,
+    struct matrix gamma, struct matrix beta, const struct group_norm *norm)
+{
+    (void)s, (void)affine, (void)moments, (void)gamma, (void)beta, (void)norm;
 }
 
 static void skip_affine(struct stream *s, struct matrix y, struct matrix x, struct matrix affine,
@@ -108,7 +114,8 @@ static const struct compute_ops skip_ops = {
     .transpose = skip_pair,
     .patchify = skip_patches,
     .unpatchify = skip_patches,
-    .group_norm = skip_group_norm,
+    .group_moments = skip_group_moments,
+    .group_fold = skip_group_fold,
     .affine = skip_affine,
     .conv2d = skip_conv2d,
     .unpack = skip_unpack,

@@ -139,6 +139,52 @@ static void test_pieces(void **state)
         }
 }
 
+/* For gpu.ops: `strip` rows at a time, from as many rows of x as they need. */
+static void convolve_in_strips(const struct conv_case *c, struct conv_operands *o, int64_t strip)
+{
+    int64_t scale = c->upsample, border = c->kernel / 2, width = c->width;
+    struct conv conv = o->conv;
+
+    conv.affine = on(o->affine);
+    for (int64_t row = 0, end; row < c->height; row = end) {
+        int64_t top = (row > border ? row - border : 0) / scale, bottom;
+
+        end = row + strip < c->height ? row + strip : c->height;
+        bottom = (end + border < c->height ? end + border : c->height) + scale - 1;
+        bottom /= scale;
+        conv.height = end - row;
+        conv.above = row - top * scale;
+        conv.below = bottom * scale - end;
+        gpu.ops->conv2d(gpu.stream, on_cols(o->y, row * width, (end - row) * width),
+            on_cols(o->x, top * (width / scale), (bottom - top) * (width / scale)), on(o->w),
+            on(o->bias), &conv);
+    }
+}
+
+/* The reference whole; the device in strips, other ones at each turn, which changes no bit. */
+static void test_strips(void **state)
+{
+    const struct conv_case cases[] = {
+        {33, 40, 21, 18, 3, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+        {33, 100, 18, 34, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+        {40, 33, 22, 18, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+        {20, 7, 18, 16, 1, 1, true, false, false, false, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+    };
+    const int64_t strips[] = {1000, 8, 1000, 7, 1, 17};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct conv_case c = cases[i];
+        struct conv_operands o;
+        int turn = 0;
+
+        c.x = c.y = c.w = activation();
+        o = operands_of(&c);
+        for (gpu_begin("conv2d in strips", tolerance_of(&c)); gpu_next(); turn++)
+            convolve_in_strips(&c, &o, strips[turn % 6]);
+    }
+}
+
 /* Outside of the picture are zeros, not what the affine map and activation make of zeros; what is
  * not finite stays where its kernel reaches. */
 static void test_padding(void **state)
@@ -246,6 +292,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_tiles),
     cmocka_unit_test(test_few_channels),
     cmocka_unit_test(test_pieces),
+    cmocka_unit_test(test_strips),
     cmocka_unit_test(test_padding),
     cmocka_unit_test(test_small_workspace),
     cmocka_unit_test(test_quantised),

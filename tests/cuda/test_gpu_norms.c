@@ -90,24 +90,55 @@ static void test_far_from_0(void **state)
     }
 }
 
+/* One group norm's operands. */
+struct group_case {
+    struct operand *affine, *moments, *x, *gamma, *beta;
+    struct group_norm norm;
+};
+
+/* For gpu.ops: moments in strips of `strip` pixels, and their fold. */
+static void group_norm(const struct group_case *c, int64_t strip)
+{
+    for (int64_t first = 0; first < c->norm.pixels; first += strip) {
+        int64_t left = c->norm.pixels - first, count = left < strip ? left : strip;
+
+        gpu.ops->group_moments(gpu.stream,
+            on_cols(c->moments, 2 * (first / c->norm.run), 2 * group_runs(count, c->norm.run)),
+            on_cols(c->x, first, count), c->norm.run);
+    }
+    gpu.ops->group_fold(
+        gpu.stream, on(c->affine), on(c->moments), on(c->gamma), on(c->beta), &c->norm);
+}
+
+static struct group_case group_case(
+    enum dtype dtype, int64_t channels, int64_t pixels, int32_t groups, int64_t run)
+{
+    return (struct group_case){.affine = gpu_output(F32, 2, channels),
+        .moments = gpu_output(F32, channels, 2 * group_runs(pixels, run)),
+        .x = gpu_input(dtype, channels, pixels),
+        .gamma = gpu_input(BF16, 1, channels),
+        .beta = gpu_input(dtype, 1, channels),
+        .norm = {groups, pixels, run, 1e-6f}};
+}
+
 static void test_group_norm(void **state)
 {
-    /* Channels, groups, pixels: of one piece, of several with a ragged end, one value each. */
-    const int64_t sizes[][3] = {{4, 4, 1}, {8, 2, 100}, {6, 3, 257}, {2, 1, 8192}, {3, 3, 20000}};
+    /* Channels, groups, pixels, run: of one run, of several with a ragged end, one value each; runs
+     * that begin anywhere, and that a block does not hold. */
+    const int64_t sizes[][4] = {{4, 4, 1, 1}, {8, 2, 100, 100}, {6, 3, 257, 31}, {2, 1, 8192, 8192},
+        {3, 3, 20000, 8192}, {2, 2, 20000, 9999}};
 
     (void)state;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         for (int t = 0; t < 3; t++)
             for (int far = 0; far < 2; far++) {
                 int64_t channels = sizes[i][0], pixels = sizes[i][2];
-                struct operand *affine = gpu_output(F32, 2, channels);
-                struct operand *x = gpu_input(gpu_activations[t], channels, pixels);
-                struct operand *gamma = gpu_input(gpu_activations[i % 3], 1, channels);
-                struct operand *beta = gpu_input(gpu_activations[t], 1, channels);
+                struct group_case c = group_case(
+                    gpu_activations[t], channels, pixels, (int32_t)sizes[i][1], sizes[i][3]);
 
-                if (far) set_about(x, channels * pixels, 50);
-                GPU_CHECK(far ? 2e-5 : 4e-6, group_norm, on(affine), on(x), on(gamma), on(beta),
-                    (int32_t)sizes[i][1], 1e-6f);
+                if (far) set_about(c.x, channels * pixels, 50);
+                for (gpu_begin("group norm", far ? 2e-5 : 4e-6); gpu_next();)
+                    group_norm(&c, pixels);
             }
 }
 
@@ -121,15 +152,30 @@ static void test_quantised(void **state)
         struct operand *y = gpu_output(F32, 3, 512), *x = gpu_input(BF16, 3, 512);
         struct operand *gamma = gpu_input(quantised[q], 1, 256);
         struct operand *scale = gpu_input(quantised[(q + 1) % 4], 1, 512);
+        struct group_case c;
 
         GPU_CHECK(2e-6, rms_norm, on(y), on(x), on(gamma), on(scale), 1e-5f);
         y = gpu_output(BF16, 3, 512), x = gpu_input(F32, 3, 512);
         scale = gpu_input(quantised[q], 1, 512);
         GPU_CHECK(4e-6, layer_norm, on(y), on(x), on(scale), 1e-5f);
-        y = gpu_output(F32, 2, 256), x = gpu_input(F32, 256, 30);
-        gamma = gpu_input(quantised[q], 1, 256);
-        scale = gpu_input(quantised[3 - q], 1, 256);
-        GPU_CHECK(4e-6, group_norm, on(y), on(x), on(gamma), on(scale), 32, 1e-6f);
+        c = group_case(F32, 256, 30, 32, 30);
+        c.gamma = gpu_input(quantised[q], 1, 256);
+        c.beta = gpu_input(quantised[3 - q], 1, 256);
+        for (gpu_begin("group norm", 4e-6); gpu_next();)
+            group_norm(&c, 30);
+    }
+}
+
+/* Strips change no bit: what follows from them all, taken in turns, is the same bytes. */
+static void test_group_strips(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        struct group_case c = group_case(gpu_activations[t], 4, 24 * 50 + 20, 2, 50);
+        int turn = 0;
+
+        for (gpu_begin("group norm in strips", 4e-6); gpu_next(); turn++)
+            group_norm(&c, turn % 3 ? turn % 3 * 150 : c.norm.pixels);
     }
 }
 
@@ -158,19 +204,14 @@ static void test_times(void **state)
     y = gpu_inout(F32, 4096, dim);
     scale = gpu_input(F32, 1, dim);
     GPU_TIME(0, 8 * 4096 * dim, 4e-6, layer_norm, on(y), on(y), on(scale), 1e-6f);
-    for (int t = 0; t < 2; t++) {
-        y = gpu_output(F32, 2, 128);
-        x = gpu_input(gpu_activations[t], 128, pixels);
-        gamma = gpu_input(BF16, 1, 128);
-        scale = gpu_input(BF16, 1, 128);
-        GPU_TIME(0, (t ? 2 : 4) * 128 * pixels, 2e-5, group_norm, on(y), on(x), on(gamma),
-            on(scale), 32, 1e-6f);
+    for (int t = 0; t < 3; t++) {
+        int64_t channels = t == 2 ? 512 : 128, elements = channels * (t == 2 ? 16384 : pixels);
+        struct group_case c = group_case(
+            gpu_activations[t % 2], channels, elements / channels, 32, 8 * (t == 2 ? 128 : 1024));
+
+        for (gpu_begin_timed("group norm", 2e-5, 0, (double)((t ? 2 : 4) * elements)); gpu_next();)
+            group_norm(&c, c.norm.pixels);
     }
-    y = gpu_output(F32, 2, 512);
-    x = gpu_input(F32, 512, 16384);
-    gamma = gpu_input(BF16, 1, 512);
-    scale = gpu_input(BF16, 1, 512);
-    GPU_TIME(0, 4 * 512 * 16384, 2e-5, group_norm, on(y), on(x), on(gamma), on(scale), 32, 1e-6f);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -180,6 +221,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_far_from_0),
     cmocka_unit_test(test_group_norm),
     cmocka_unit_test(test_quantised),
+    cmocka_unit_test(test_group_strips),
     cmocka_unit_test(test_times),
 };
 

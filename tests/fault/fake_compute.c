@@ -2,7 +2,7 @@
 #include "fault/fake_device.h"
 
 /* A new operation of the table needs its two functions here. */
-_Static_assert(sizeof(struct compute_ops) == 18 * sizeof(void (*)(void)), "18 operations");
+_Static_assert(sizeof(struct compute_ops) == 19 * sizeof(void (*)(void)), "19 operations");
 
 typedef const struct compute_ops *table;
 typedef const struct fake_operation *kept;
@@ -165,17 +165,27 @@ static void unpatchify(struct stream *s, struct matrix y, struct matrix x, int64
                      .run = run_unpatchify, .m = {y, x}, .size = {height, width}, .n = {patch}});
 }
 
-static void run_group_norm(table ops, struct stream *s, kept k)
+static void run_group_moments(table ops, struct stream *s, kept k)
 {
-    ops->group_norm(s, k->m[0], k->m[1], k->m[2], k->m[3], k->n[0], k->f[0]);
+    ops->group_moments(s, k->m[0], k->m[1], k->size[0]);
 }
 
-static void group_norm(struct stream *s, struct matrix affine_to, struct matrix x,
-    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+static void group_moments(struct stream *s, struct matrix moments, struct matrix x, int64_t run)
 {
     fake_give(
-        s, &(struct fake_operation){
-               .run = run_group_norm, .m = {affine_to, x, gamma, beta}, .n = {groups}, .f = {eps}});
+        s, &(struct fake_operation){.run = run_group_moments, .m = {moments, x}, .size = {run}});
+}
+
+static void run_group_fold(table ops, struct stream *s, kept k)
+{
+    ops->group_fold(s, k->m[0], k->m[1], k->m[2], k->m[3], &k->norm);
+}
+
+static void group_fold(struct stream *s, struct matrix affine_to, struct matrix moments,
+    struct matrix gamma, struct matrix beta, const struct group_norm *norm)
+{
+    fake_give(s, &(struct fake_operation){
+                     .run = run_group_fold, .m = {affine_to, moments, gamma, beta}, .norm = *norm});
 }
 
 static void run_affine(table ops, struct stream *s, kept k)
@@ -228,7 +238,8 @@ const struct compute_ops fake_compute_ops = {
     .transpose = transpose,
     .patchify = patchify,
     .unpatchify = unpatchify,
-    .group_norm = group_norm,
+    .group_moments = group_moments,
+    .group_fold = group_fold,
     .affine = affine,
     .conv2d = conv2d,
     .unpack = unpack,

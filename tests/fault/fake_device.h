@@ -54,6 +54,7 @@ struct fake_operation {
     int32_t n[2];
     int choice; /* an enum, or a bool */
     struct conv conv;
+    struct group_norm norm;
     device_addr payload;
     uint64_t payload_bytes;
 };

@@ -112,6 +112,27 @@ static struct checkpoint *renamed(const struct golden *golden)
     return checkpoint;
 }
 
+/* The same latent again, in strips of `rows` rows with `bytes` for pictures: the same picture. */
+static void check_strips(
+    struct run *run, const struct klvae_lane *whole, int64_t rows, uint64_t bytes, bool must)
+{
+    struct shoal_error error = {0};
+    int64_t count = 3 * 64 * whole->height * whole->width;
+    struct klvae_lane lane = {.latent = whole->latent,
+        .height = whole->height,
+        .width = whole->width,
+        .whole_bytes = bytes,
+        .strip_rows = rows,
+        .image = mem_calloc((size_t)count, sizeof(float))};
+    void *lanes[1] = {&lane};
+
+    run->after = NULL;
+    assert_ok(run_pass(run, 0, lanes, 1, &error));
+    assert_true(lane.strip_blocks > 0 || !must);
+    assert_memory_equal(lane.image, whole->image, (size_t)count * sizeof(float));
+    mem_free(lane.image);
+}
+
 static void check(const char *name, enum run_device device, bool original)
 {
     struct shoal_error error = {0};
@@ -145,6 +166,11 @@ static void check(const char *name, enum run_device device, bool original)
     assert_int_equal(klvae_config(model)->factor, 8);
     assert_ok(run_pass(&run, 0, lanes, 1, &error));
     golden_compare(what, lane.image, &golden, "out.image", limit());
+    assert_int_equal(lane.strip_blocks, 0);
+    for (int64_t rows = 0; rows <= 32; rows += 8)
+        check_strips(&run, &lane, rows, 1, rows <= 16);
+    for (uint64_t bytes = lane.largest_bytes; bytes > lane.largest_bytes / 2; bytes -= bytes / 8)
+        check_strips(&run, &lane, 8, bytes - 1, true);
     exec_free(&run.exec, &lane.latent);
     assert_int_equal(region_used(run.region), 0);
     mem_free(lane.image);

@@ -181,4 +181,23 @@ static inline void bench_close(struct bench *b)
     device_destroy(&b->device);
 }
 
+/* A group norm of x in runs of `run` pixels, taken in strips of `strip` pixels, whole runs. */
+static inline void group_norm(const struct bench *b, struct matrix affine, struct matrix x,
+    struct matrix gamma, struct matrix beta, struct group_norm norm, int64_t strip)
+{
+    struct matrix moments = matrix_new(
+        DTYPE_F32, x.rows, 2 * group_runs(x.cols, norm.run), 2 * group_runs(x.cols, norm.run));
+
+    norm.pixels = x.cols;
+    for (int64_t first = 0; first < x.cols; first += strip) {
+        int64_t count = least(strip, x.cols - first);
+
+        b->ops->group_moments(b->stream,
+            matrix_cols(moments, 2 * (first / norm.run), 2 * group_runs(count, norm.run)),
+            matrix_cols(x, first, count), norm.run);
+    }
+    b->ops->group_fold(b->stream, affine, moments, gamma, beta, &norm);
+    matrix_drop(moments);
+}
+
 #endif

@@ -52,6 +52,14 @@ static void test_operations(void **state)
     ops->conv2d(stream, at(DTYPE_F32, 5, 16), at(DTYPE_F32, 3, 4), at(DTYPE_BF16, 5, 27),
         MATRIX_NONE, &conv);
     assert_added(2 * 5 * 3 * 9 * 16, 4 * 80 + 4 * 12 + 2 * 135);
+    /* Two rows of those four, from all of the input's. */
+    conv.height = conv.below = 2;
+    ops->conv2d(stream, at(DTYPE_F32, 5, 8), at(DTYPE_F32, 3, 4), at(DTYPE_BF16, 5, 27),
+        MATRIX_NONE, &conv);
+    assert_added(2 * 5 * 3 * 9 * 8, 4 * 40 + 4 * 12 + 2 * 135);
+    /* Two runs of 4 pixels for each of 10 channels. */
+    ops->group_moments(stream, at(DTYPE_F32, 10, 4), z, 4);
+    assert_added(4 * 80, 320 + 160);
     ops->unpack(stream, w, (device_addr)1 << 40, 640);
     assert_added(0, 64 + 640);
 }

@@ -138,6 +138,23 @@ static void test_norms(void **state)
     }
 }
 
+/* The same bytes, whatever the strips. */
+static void check_norm_in_strips(
+    struct matrix x, struct matrix gamma, struct matrix beta, struct group_norm norm)
+{
+    const struct bench *const devices[] = {&fast, &reference};
+
+    for (int i = 0; i < 2; i++) {
+        struct matrix whole = matrix_new(DTYPE_F32, 2, x.rows, x.rows);
+        struct matrix strips = matrix_clone(whole);
+
+        group_norm(devices[i], whole, x, gamma, beta, norm, x.cols);
+        group_norm(devices[i], strips, x, gamma, beta, norm, random_int(1, 3) * norm.run);
+        assert_same_bytes(whole, strips);
+        DROP(whole, strips);
+    }
+}
+
 static void test_group_norm(void **state)
 {
     (void)state;
@@ -152,7 +169,10 @@ static void test_group_norm(void **state)
         for (int64_t r = 0; r < channels; r++)
             for (int64_t c = 0; c < pixels; c++)
                 row_of(x, r)[c] += 50;
-        BOTH(affine, 2e-5, b.ops->group_norm(b.stream, affine, x, gamma, beta, groups, 1e-6f));
+        struct group_norm norm = {.groups = groups, .run = random_size(pixels), .eps = 1e-6f};
+
+        BOTH(affine, 2e-5, group_norm(&b, affine, x, gamma, beta, norm, pixels));
+        check_norm_in_strips(x, gamma, beta, norm);
         BOTH(y, 1e-6, b.ops->affine(b.stream, y, x, affine, ACTIVATION_SILU));
         BOTH(y, 1e-6, b.ops->affine(b.stream, y, y, affine, ACTIVATION_NONE));
         DROP(x, y, affine, gamma, beta);
@@ -285,6 +305,56 @@ static void one_conv(int64_t in, int64_t out, int64_t height, int64_t width, int
     DROP(x, y, w, bias, conv.affine);
 }
 
+/* A picture whole, and in strips of rows that begin and end anywhere. */
+static void check_conv_in_strips(const struct bench *b, struct conv conv, struct matrix start,
+    struct matrix x, struct matrix w, struct matrix bias)
+{
+    struct matrix whole = matrix_clone(start), strips = matrix_clone(start);
+    int64_t height = conv.height, width = conv.width, scale = conv.upsample, end;
+    int64_t border = conv.kernel / 2;
+
+    b->ops->conv2d(b->stream, whole, x, w, bias, &conv);
+    for (int64_t row = 0; row < height; row = end) {
+        int64_t top = (row > border ? row - border : 0) / scale, bottom;
+
+        end = least(row + random_int(1, 11), height);
+        bottom = ceil_div(least(end + border, height), scale);
+        conv.height = end - row;
+        conv.above = row - top * scale;
+        conv.below = bottom * scale - end;
+        b->ops->conv2d(b->stream, matrix_cols(strips, row * width, (end - row) * width),
+            matrix_cols(x, top * (width / scale), (bottom - top) * (width / scale)), w, bias,
+            &conv);
+    }
+    assert_same_bytes(whole, strips);
+    DROP(whole, strips);
+}
+
+static void test_conv_in_strips(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t in = random_size(90), out = random_size(40), scale = random_int(1, 2);
+        int64_t height = random_size(30), width = random_size(80);
+        int32_t kernel = random_int(0, 2) ? 3 : 1;
+        struct conv conv = {.kernel = kernel,
+            .upsample = (int32_t)scale,
+            .height = height * scale,
+            .width = width * scale,
+            .accumulate = random_int(0, 1),
+            .affine = random_int(0, 1) ? random_floats(2, in) : MATRIX_NONE,
+            .activation = random_int(0, 1) ? ACTIVATION_SILU : ACTIVATION_NONE};
+        struct matrix x = random_floats(in, height * width), bias = random_vector(out, true);
+        struct matrix y = random_floats(out, conv.height * conv.width);
+        struct matrix w =
+            random_matrix(random_dtype(), out, in * kernel * kernel, in * kernel * kernel);
+
+        check_conv_in_strips(&fast, conv, y, x, w, bias);
+        if (i < ROUNDS / 4) check_conv_in_strips(&reference, conv, y, x, w, bias);
+        DROP(x, y, w, bias, conv.affine);
+    }
+}
+
 static void test_conv(void **state)
 {
     (void)state;
@@ -336,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_conv_in_strips),
         cmocka_unit_test(test_nan),
     };
     int failures = 0;

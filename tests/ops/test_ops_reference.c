@@ -60,14 +60,18 @@ static void test_norms(void **state)
 
 static void test_group_norm(void **state)
 {
-    struct matrix x = OF(4, 2, 1, 3, 5, 7, 0, 0, 2, 2), affine = matrix_new(DTYPE_F32, 2, 4, 4);
+    struct matrix x = OF(4, 2, 1, 3, 5, 7, 0, 0, 2, 2), affine;
     struct matrix gamma = OF(1, 4, 1, 2, 3, 4), beta = OF(1, 4, 0, 1, 2, 3);
 
     (void)state;
     /* Group 1: mean 4, variance (9 + 1 + 1 + 9) / 4 = 5, + 4 = 9; group 2: 1, 1, + 4 = 5. */
-    b.ops->group_norm(b.stream, affine, x, gamma, beta, 2, 4);
-    check(affine, OF(2, 4, 1 / 3.0f, 2 / 3.0f, 3 / sqrtf(5), 4 / sqrtf(5), -4 / 3.0f, 1 - 8 / 3.0f,
-                      2 - 3 / sqrtf(5), 3 - 4 / sqrtf(5)));
+    for (int run = 2; run >= 1; run--) { /* a channel, then a pixel */
+        affine = matrix_new(DTYPE_F32, 2, 4, 4);
+        group_norm(
+            &b, affine, x, gamma, beta, (struct group_norm){.groups = 2, .run = run, .eps = 4}, 2);
+        check(affine, OF(2, 4, 1 / 3.0f, 2 / 3.0f, 3 / sqrtf(5), 4 / sqrtf(5), -4 / 3.0f,
+                          1 - 8 / 3.0f, 2 - 3 / sqrtf(5), 3 - 4 / sqrtf(5)));
+    }
     affine = OF(2, 4, 1, 2, 3, 4, 10, 20, 30, 40);
     b.ops->affine(b.stream, x, x, affine, ACTIVATION_NONE);
     check(x, OF(4, 2, 11, 13, 30, 34, 30, 30, 48, 48));
@@ -188,6 +192,23 @@ static void test_conv(void **state)
     matrix_drop(conv.affine);
     matrix_drop(w);
     matrix_drop(x);
+    /* The middle row of three: x has the others too. */
+    x = OF(1, 3, 1, 10, 100);
+    w = OF(1, 9, 0, 1, 0, 0, 1, 0, 0, 1, 0);
+    y = matrix_new(DTYPE_F32, 1, 1, 1);
+    conv =
+        (struct conv){.height = 1, .width = 1, .above = 1, .below = 1, .kernel = 3, .upsample = 1};
+    b.ops->conv2d(b.stream, y, x, w, MATRIX_NONE, &conv);
+    check(y, OF(1, 1, 111));
+    /* Rows 1 and 2 of four that are two, read as if upsampled: 1 1 100 100. */
+    x = OF(1, 2, 1, 100);
+    y = matrix_new(DTYPE_F32, 1, 4, 4);
+    w = OF(1, 9, 0, 1, 0, 0, 1, 0, 0, 1, 0);
+    conv =
+        (struct conv){.height = 2, .width = 2, .above = 1, .below = 1, .kernel = 3, .upsample = 2};
+    b.ops->conv2d(b.stream, y, x, w, MATRIX_NONE, &conv);
+    check(y, OF(1, 4, 102, 102, 201, 201));
+    matrix_drop(w);
     /* 1x1 over an upsampled pixel. */
     x = OF(1, 1, 3);
     w = OF(1, 1, 2);

@@ -95,7 +95,8 @@ static void check_vectors(const struct bench *b, enum dtype dtype)
         b->ops->rms_norm(b->stream, y[0], tokens, v, v, 1e-6f);
         b->ops->layer_norm(b->stream, y[0], y[0], v, 1e-6f);
         b->ops->gated_add(b->stream, y[0], v, tokens);
-        b->ops->group_norm(b->stream, y[1], x, v, v, 32, 1e-6f);
+        group_norm(
+            b, y[1], x, v, v, (struct group_norm){.groups = 32, .run = 30, .eps = 1e-6f}, 30);
         b->ops->linear(b->stream, y[1], in, w, v);
         b->ops->copy(b->stream, matrix_rows(y[1], 1, 1), v);
     }

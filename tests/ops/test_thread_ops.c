@@ -77,9 +77,9 @@ static void run_all(const struct bench *b, struct operands *o)
         matrix_cols(o->qkv, 2 * HEADS * DIM, HEADS * DIM), HEADS, HEADS, 0.2f, false);
     b->ops->rms_norm(b->stream, o->normed, o->x, MATRIX_NONE, MATRIX_NONE, 1e-6f);
     b->ops->activate(b->stream, o->normed, o->normed, ACTIVATION_SILU);
-    b->ops->group_norm(b->stream, o->affine, o->picture,
-        matrix_cols(matrix_rows(o->x, 0, 1), 0, 70), matrix_cols(matrix_rows(o->x, 1, 1), 0, 70), 7,
-        1e-6f);
+    group_norm(b, o->affine, o->picture, matrix_cols(matrix_rows(o->x, 0, 1), 0, 70),
+        matrix_cols(matrix_rows(o->x, 1, 1), 0, 70),
+        (struct group_norm){.groups = 7, .run = 2 * WIDTH, .eps = 1e-6f}, 4 * WIDTH);
     conv.affine = o->affine;
     conv.activation = ACTIVATION_SILU;
     b->ops->conv2d(b->stream, o->decoded, o->picture, o->kernel, MATRIX_NONE, &conv);

@@ -211,13 +211,20 @@ static void unpatchify(struct stream *stream, struct matrix y, struct matrix x, 
     add(stream, 0, y, x, MATRIX_NONE, MATRIX_NONE);
 }
 
-static void group_norm(struct stream *stream, struct matrix affine, struct matrix x,
-    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+static void group_moments(
+    struct stream *stream, struct matrix moments, struct matrix x, int64_t run)
 {
-    (void)eps;
-    check_group_norm(affine, x, gamma, beta, groups);
-    /* Mean 1 and variance 3 an element; root, divide, product, difference 4 a channel. */
-    add(stream, 4 * elements(x) + 4 * (double)x.rows, affine, x, gamma, beta);
+    check_group_moments(moments, x, run);
+    /* Mean 1 and squares 3 an element. */
+    add(stream, 4 * elements(x), moments, x, MATRIX_NONE, MATRIX_NONE);
+}
+
+static void group_fold(struct stream *stream, struct matrix affine, struct matrix moments,
+    struct matrix gamma, struct matrix beta, const struct group_norm *norm)
+{
+    check_group_fold(affine, moments, gamma, beta, norm);
+    /* Mean 2 and variance 5 a run; root, divide, product, difference 4 a channel. */
+    add(stream, 7 * elements(moments) / 2 + 4 * (double)moments.rows, affine, moments, gamma, beta);
 }
 
 static void affine_op(struct stream *stream, struct matrix y, struct matrix x,
@@ -268,7 +275,8 @@ static const struct compute_ops count_compute = {
     .transpose = transpose,
     .patchify = patchify,
     .unpatchify = unpatchify,
-    .group_norm = group_norm,
+    .group_moments = group_moments,
+    .group_fold = group_fold,
     .affine = affine_op,
     .conv2d = conv2d,
     .unpack = unpack,

@@ -65,13 +65,13 @@ static void read_tile(
         float *to = padded + (left - (tile->col - border)), doubled[PIXELS];
         int64_t first = left / conv->upsample, end = (right - 1) / conv->upsample + 1;
 
-        if (r < 0 || r >= conv->height) {
+        if (r < -conv->above || r >= conv->height + conv->below) {
             memset(padded, 0, (size_t)width * sizeof *padded);
             continue;
         }
         padded[0] = 0; /* a border that lies outside; else overwritten */
         padded[width - 1] = 0;
-        from = row_of(job->x, channel) + r / conv->upsample * input_width + first;
+        from = row_of(job->x, channel) + (r + conv->above) / conv->upsample * input_width + first;
         if (conv->upsample == 1) {
             read_row(job, to, from, channel, end - first);
         } else {

@@ -128,27 +128,53 @@ static void layer_norm(
     }
 }
 
-static void group_norm(struct stream *stream, struct matrix affine, struct matrix x,
-    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+static void group_moments(
+    struct stream *stream, struct matrix moments, struct matrix x, int64_t run)
 {
-    int64_t channels = x.rows / groups;
-    double count = (double)channels * (double)x.cols;
+    (void)stream;
+    check_group_moments(moments, x, run);
+    for (int64_t c = 0; c < x.rows; c++)
+        for (int64_t first = 0, i = 0; first < x.cols; first += run, i++) {
+            int64_t end = least(first + run, x.cols);
+            double mean = 0, squares = 0;
+
+            for (int64_t p = first; p < end; p++)
+                mean += (double)load(x, c, p);
+            mean = (double)(float)(mean / (double)(end - first)); /* as it is stored */
+            for (int64_t p = first; p < end; p++)
+                squares += ((double)load(x, c, p) - mean) * ((double)load(x, c, p) - mean);
+            *at(moments, c, 2 * i) = (float)mean;
+            *at(moments, c, 2 * i + 1) = (float)squares;
+        }
+}
+
+static void group_fold(struct stream *stream, struct matrix affine, struct matrix moments,
+    struct matrix gamma, struct matrix beta, const struct group_norm *norm)
+{
+    int64_t channels = moments.rows / norm->groups;
+    double count = (double)channels * (double)norm->pixels;
 
     (void)stream;
-    check_group_norm(affine, x, gamma, beta, groups);
-    for (int64_t first = 0; first < x.rows; first += channels) {
+    check_group_fold(affine, moments, gamma, beta, norm);
+    for (int64_t first = 0; first < moments.rows; first += channels) {
         double mean = 0, variance = 0;
 
         for (int64_t c = first; c < first + channels; c++)
-            for (int64_t p = 0; p < x.cols; p++)
-                mean += (double)load(x, c, p);
+            for (int64_t i = 0; 2 * i < moments.cols; i++)
+                mean += (double)load(moments, c, 2 * i) *
+                        (double)least(norm->run, norm->pixels - i * norm->run);
         mean /= count;
         for (int64_t c = first; c < first + channels; c++)
-            for (int64_t p = 0; p < x.cols; p++)
-                variance += ((double)load(x, c, p) - mean) * ((double)load(x, c, p) - mean);
+            for (int64_t i = 0; 2 * i < moments.cols; i++) {
+                double distance = (double)load(moments, c, 2 * i) - mean;
+
+                variance +=
+                    (double)load(moments, c, 2 * i + 1) +
+                    distance * distance * (double)least(norm->run, norm->pixels - i * norm->run);
+            }
         variance /= count;
         for (int64_t c = first; c < first + channels; c++) {
-            double slope = (double)load(gamma, 0, c) / sqrt(variance + (double)eps);
+            double slope = (double)load(gamma, 0, c) / sqrt(variance + (double)norm->eps);
 
             *at(affine, 0, c) = (float)slope;
             *at(affine, 1, c) = (float)((double)load(beta, 0, c) - mean * slope);
@@ -347,7 +373,9 @@ static double conv_input(
     int64_t input_width = conv->width / conv->upsample;
     double value;
 
-    if (row < 0 || row >= conv->height || col < 0 || col >= conv->width) return 0;
+    row += conv->above;
+    if (row < 0 || row >= conv->above + conv->height + conv->below || col < 0 || col >= conv->width)
+        return 0;
     value = (double)load(x, channel, row / conv->upsample * input_width + col / conv->upsample);
     if (conv->affine.addr)
         value =
@@ -403,7 +431,8 @@ const struct compute_ops cpu_reference_ops = {
     .transpose = transpose,
     .patchify = patchify,
     .unpatchify = unpatchify,
-    .group_norm = group_norm,
+    .group_moments = group_moments,
+    .group_fold = group_fold,
     .affine = affine_op,
     .conv2d = conv2d,
     .unpack = unpack,

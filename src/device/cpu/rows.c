@@ -20,6 +20,7 @@ struct rows_job {
     enum activation activation;
     enum rope_layout layout;
     int64_t height, width, patch; /* of pictures */
+    int64_t run;                  /* of pixels */
     int64_t tile_rows, tile_cols, tiles_across;
 };
 
@@ -132,54 +133,79 @@ static void layer_norm(
     run(&job, true);
 }
 
-/* A channel's mean and the sum of squares about it, left in `affine` (b) for group_norm. */
-static void channel_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+/* A channel's runs, into `b`. */
+static void moments_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
 {
     const float *x = row_of(job->y, row) + col;
-    float mean = (float)(job->cpu->kernels->sum(x, n) / (double)n);
+    float *moments = row_of(job->b, row);
 
-    row_of(job->b, 0)[row] = mean;
-    row_of(job->b, 1)[row] = (float)job->cpu->kernels->sum_squares(x, mean, n);
-}
+    for (int64_t first = 0; first < n; first += job->run, moments += 2) {
+        int64_t length = least(n - first, job->run);
 
-/* Folds a group's channels: the squares about the group's mean are those about each channel's own
- * and the channels' distances from it. */
-static void fold_group(const struct kernels *kernels, struct matrix affine, int64_t first,
-    int64_t channels, double pixels, struct matrix gamma, struct matrix beta, float eps)
-{
-    float *slopes = row_of(affine, 0) + first, *offsets = row_of(affine, 1) + first;
-    double mean = 0, squares = 0, root;
-
-    for (int64_t c = 0; c < channels; c++)
-        mean += (double)slopes[c];
-    mean /= (double)channels;
-    for (int64_t c = 0; c < channels; c++) {
-        double distance = (double)slopes[c] - mean;
-
-        squares += (double)offsets[c] + distance * distance * pixels;
-    }
-    root = sqrt(squares / (pixels * (double)channels) + (double)eps);
-    for (int64_t c = 0; c < channels; c++) {
-        float buffer[2];
-        double g = (double)*vector_piece(kernels, gamma, first + c, 1, buffer);
-        double b = (double)*vector_piece(kernels, beta, first + c, 1, buffer + 1);
-
-        slopes[c] = (float)(g / root);
-        offsets[c] = (float)(b - mean * (g / root));
+        moments[0] = (float)(job->cpu->kernels->sum(x + first, length) / (double)length);
+        moments[1] = (float)job->cpu->kernels->sum_squares(x + first, moments[0], length);
     }
 }
 
-static void group_norm(struct stream *stream, struct matrix affine, struct matrix x,
-    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+static void group_moments(
+    struct stream *stream, struct matrix moments, struct matrix x, int64_t run_pixels)
 {
     /* Nothing is written to x: it is `y` only as what is gone over. */
-    struct rows_job job = job_of(stream, x, MATRIX_NONE, affine, channel_piece);
-    int64_t channels = x.rows / groups;
+    struct rows_job job = job_of(stream, x, MATRIX_NONE, moments, moments_piece);
 
-    check_group_norm(affine, x, gamma, beta, groups);
+    check_group_moments(moments, x, run_pixels);
+    job.run = run_pixels;
     run(&job, true);
-    for (int64_t first = 0; first < x.rows; first += channels)
-        fold_group(job.cpu->kernels, affine, first, channels, (double)x.cols, gamma, beta, eps);
+}
+
+static double run_length(const struct group_norm *norm, int64_t index)
+{
+    return (double)least(norm->run, norm->pixels - index * norm->run);
+}
+
+/* Mean and root of a group's channels [first, first + channels): the squares about its mean are
+ * those about each run's own and the runs' distances from it. */
+static void group_statistics(struct matrix moments, int64_t first, int64_t channels,
+    const struct group_norm *norm, double *mean, double *root)
+{
+    double elements = (double)channels * (double)norm->pixels, squares = 0;
+    int64_t runs = moments.cols / 2;
+
+    *mean = 0;
+    for (int64_t c = first; c < first + channels; c++)
+        for (int64_t i = 0; i < runs; i++)
+            *mean += (double)row_of(moments, c)[2 * i] * run_length(norm, i);
+    *mean /= elements;
+    for (int64_t c = first; c < first + channels; c++)
+        for (int64_t i = 0; i < runs; i++) {
+            const float *run_moments = row_of(moments, c) + 2 * i;
+            double distance = (double)run_moments[0] - *mean;
+
+            squares += (double)run_moments[1] + distance * distance * run_length(norm, i);
+        }
+    *root = sqrt(squares / elements + (double)norm->eps);
+}
+
+static void group_fold(struct stream *stream, struct matrix affine, struct matrix moments,
+    struct matrix gamma, struct matrix beta, const struct group_norm *norm)
+{
+    const struct kernels *kernels = cpu_device(stream->device)->kernels;
+    int64_t channels = moments.rows / norm->groups;
+
+    check_group_fold(affine, moments, gamma, beta, norm);
+    for (int64_t first = 0; first < moments.rows; first += channels) {
+        double mean, root;
+
+        group_statistics(moments, first, channels, norm, &mean, &root);
+        for (int64_t c = first; c < first + channels; c++) {
+            float buffer[2];
+            double g = (double)*vector_piece(kernels, gamma, c, 1, buffer);
+            double b = (double)*vector_piece(kernels, beta, c, 1, buffer + 1);
+
+            row_of(affine, 0)[c] = (float)(g / root);
+            row_of(affine, 1)[c] = (float)(b - mean * (g / root));
+        }
+    }
 }
 
 /* ---- elements ---- */
@@ -420,7 +446,8 @@ const struct compute_ops cpu_fast_ops = {
     .transpose = transpose,
     .patchify = patchify,
     .unpatchify = unpatchify,
-    .group_norm = group_norm,
+    .group_moments = group_moments,
+    .group_fold = group_fold,
     .affine = affine,
     .conv2d = cpu_conv2d,
     .unpack = cpu_unpack,

@@ -62,6 +62,8 @@ static void convolve(struct stream *stream, const struct tiling *tiling, struct 
         .weights = weights,
         .height = (int32_t)conv->height,
         .width = (int32_t)conv->width,
+        .above = (int32_t)conv->above,
+        .rows = (int32_t)(conv->above + conv->height + conv->below),
         .upsample = conv->upsample - 1,
         .chunks = chunks,
         .out_tiles = out_tiles,

@@ -176,8 +176,9 @@ void cuda_rms_norm(struct stream *, struct matrix y, struct matrix x, struct mat
     struct matrix scale, float eps);
 void cuda_layer_norm(
     struct stream *, struct matrix y, struct matrix x, struct matrix scale, float eps);
-void cuda_group_norm(struct stream *, struct matrix affine, struct matrix x, struct matrix gamma,
-    struct matrix beta, int32_t groups, float eps);
+void cuda_group_moments(struct stream *, struct matrix moments, struct matrix x, int64_t run);
+void cuda_group_fold(struct stream *, struct matrix affine, struct matrix moments,
+    struct matrix gamma, struct matrix beta, const struct group_norm *norm);
 
 /* rows.c */
 

@@ -83,24 +83,29 @@ void cuda_layer_norm(
     norm_long(stream, KERNEL_layer_norm, &of);
 }
 
-void cuda_group_norm(struct stream *stream, struct matrix affine, struct matrix x,
-    struct matrix gamma, struct matrix beta, int32_t groups, float eps)
+void cuda_group_moments(struct stream *stream, struct matrix moments, struct matrix x, int64_t run)
+{
+    struct group_moments_args args = {
+        gpu_matrix(x), gpu_matrix(moments), (int32_t)run, cuda_run_width(1, &x)};
+    int64_t blocks = x.rows * group_runs(x.cols, run);
+
+    check_group_moments(moments, x, run);
+    assert(blocks <= INT32_MAX && run <= INT32_MAX);
+    cuda_launch(stream, KERNEL_group_moments,
+        (struct cuda_grid){(uint32_t)blocks, 1, 1, GROUP_THREADS, 0}, &args);
+}
+
+void cuda_group_fold(struct stream *stream, struct matrix affine, struct matrix moments,
+    struct matrix gamma, struct matrix beta, const struct group_norm *norm)
 {
     struct cuda_room room = cuda_room(stream);
-    int64_t pieces = x.rows * ceil_div(x.cols, GROUP_PIECE);
-    struct group_moments_args share = {gpu_matrix(x), NULL, cuda_run_width(1, &x)};
-    struct group_fold_args fold;
+    struct group_fold_args args;
 
-    check_group_norm(affine, x, gamma, beta, groups);
-    assert(pieces <= INT32_MAX);
+    check_group_fold(affine, moments, gamma, beta, norm);
     gamma = cuda_plain(stream, gamma, &room);
     beta = cuda_plain(stream, beta, &room);
-    share.moments =
-        (float *)(uintptr_t)cuda_room_take(&room, (uint64_t)pieces * 2 * sizeof *share.moments);
-    fold = (struct group_fold_args){gpu_matrix(affine), gpu_matrix(gamma), gpu_matrix(beta),
-        share.moments, x.rows / groups, x.cols, eps};
-    cuda_launch(stream, KERNEL_group_moments,
-        (struct cuda_grid){(uint32_t)pieces, 1, 1, GROUP_THREADS, 0}, &share);
+    args = (struct group_fold_args){gpu_matrix(affine), gpu_matrix(gamma), gpu_matrix(beta),
+        gpu_matrix(moments), moments.rows / norm->groups, norm->pixels, norm->run, norm->eps};
     cuda_launch(stream, KERNEL_group_fold,
-        (struct cuda_grid){(uint32_t)groups, 1, 1, GROUP_THREADS, 0}, &fold);
+        (struct cuda_grid){(uint32_t)norm->groups, 1, 1, GROUP_THREADS, 0}, &args);
 }

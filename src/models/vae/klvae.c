@@ -8,6 +8,7 @@
 #include "models/vae/klvae.h"
 
 #include "base/memory.h"
+#include "base/size.h"
 #include "models/source.h"
 
 #include <math.h>
@@ -44,27 +45,164 @@ const struct klvae_config *klvae_config(const struct model *model)
     return model->config;
 }
 
-/* ---- forward ---- */
+/* ---- forward: pictures ---- */
 
-/* y = the convolution of x, which is `height` x `width` large (half of that if upsampled). */
-static void convolve(
-    struct exec *x, struct matrix y, struct matrix input, const struct matrix *w, struct conv conv)
+/* Rows of a picture of height x width, from row `first` on: all of them, or a strip. */
+struct picture {
+    struct matrix rows; /* [channels, rows width] */
+    int64_t height, width, first;
+};
+
+static struct picture hidden_of(const struct klvae_lane *l)
 {
-    conv.kernel = w[0].cols == input.rows ? 1 : 3;
-    if (!conv.upsample) conv.upsample = 1;
-    x->ops->conv2d(x->stream, y, input, w[0], w[1], &conv);
+    return (struct picture){l->hidden, l->hidden_height, l->hidden_width, 0};
 }
 
-/* Group norm of `input` as an affine map of its channels; the caller frees it. */
-static struct matrix norm_of(
-    struct exec *x, const struct block *block, struct matrix input, const struct matrix *weights)
+/* Where rows [first, end) lie. */
+static struct matrix rows_of(const struct picture *p, int64_t first, int64_t end)
 {
-    const struct klvae_config *config = block->config;
-    struct matrix affine = exec_alloc_float(x, 2, input.rows);
+    return matrix_cols(p->rows, (first - p->first) * p->width, (end - first) * p->width);
+}
 
-    x->ops->group_norm(x->stream, affine, input, weights[0], weights[1], config->groups, NORM_EPS);
+/* Rows [first, end) of y = the convolution of x, whose rows that takes are there. */
+static void convolve_rows(struct exec *x, const struct picture *y, const struct picture *input,
+    int64_t first, int64_t end, const struct matrix *w, struct conv conv)
+{
+    int64_t border, top, bottom, scale = y->height / input->height;
+
+    if (first >= end) return;
+    conv.kernel = w[0].cols == input->rows.rows ? 1 : 3;
+    conv.upsample = (int32_t)scale;
+    border = conv.kernel / 2;
+    top = (first > border ? first - border : 0) / scale;
+    bottom = least(ceil_div(end + border, scale), input->height);
+    conv.height = end - first;
+    conv.width = y->width;
+    conv.above = first - top * scale;
+    conv.below = bottom * scale - end;
+    x->ops->conv2d(
+        x->stream, rows_of(y, first, end), rows_of(input, top, bottom), w[0], w[1], &conv);
+}
+
+static void convolve(struct exec *x, struct picture y, struct picture input, const struct matrix *w,
+    struct conv conv)
+{
+    convolve_rows(x, &y, &input, 0, y.height, w, conv);
+}
+
+/* ---- forward: group norms ---- */
+
+/* A picture's moments, which are taken in runs of KLVAE_STRIP_UNIT rows. Freed when folded. */
+static struct matrix moments_alloc(struct exec *x, const struct picture *p)
+{
+    return exec_alloc_float(x, p->rows.rows, 2 * ceil_div(p->height, KLVAE_STRIP_UNIT));
+}
+
+/* Of rows [first, end): whole runs. */
+static void take_moments(
+    struct exec *x, struct matrix moments, const struct picture *p, int64_t first, int64_t end)
+{
+    int64_t run = first / KLVAE_STRIP_UNIT, runs = ceil_div(end - first, KLVAE_STRIP_UNIT);
+
+    x->ops->group_moments(x->stream, matrix_cols(moments, 2 * run, 2 * runs),
+        rows_of(p, first, end), KLVAE_STRIP_UNIT * p->width);
+}
+
+/* The group norm of p, whose moments these are, as an affine map of its channels; the caller frees
+ * it. `groups`: of p's channels. */
+static struct matrix fold(struct exec *x, struct matrix *moments, const struct picture *p,
+    struct matrix gamma, struct matrix beta, int32_t groups)
+{
+    struct matrix affine = exec_alloc_float(x, 2, p->rows.rows);
+    const struct group_norm norm = {
+        groups, p->height * p->width, KLVAE_STRIP_UNIT * p->width, NORM_EPS};
+
+    x->ops->group_fold(x->stream, affine, *moments, gamma, beta, &norm);
+    exec_free(x, moments);
     return affine;
 }
+
+/* Group norm of a whole picture. */
+static struct matrix norm_of(
+    struct exec *x, const struct block *block, struct picture p, const struct matrix *weights)
+{
+    const struct klvae_config *config = block->config;
+    struct matrix moments = moments_alloc(x, &p);
+
+    take_moments(x, moments, &p, 0, p.height);
+    return fold(x, &moments, &p, weights[0], weights[1], config->groups);
+}
+
+/* ---- forward: strips ---- */
+
+/*
+ * Where memory is short, a picture inside a block does not exist whole. It is made a strip of rows
+ * at a time: once to take its moments, and again, with their norm, for the convolution that reads
+ * it. That needs a row more above and below, so two rows are kept from strip to strip. The picture
+ * that grows strip by strip may be the one that strips are made from: a strip's last row is made
+ * before the row below it, which it needs, is written.
+ */
+#define STRIPS 16
+
+/* Rows of a strip; `height` if the picture is too small for strips. */
+static int64_t strip_rows(const struct klvae_lane *l, int64_t height)
+{
+    int64_t rows = l->strip_rows;
+
+    if (!rows) rows = ceil_div(ceil_div(height, STRIPS), KLVAE_STRIP_UNIT) * KLVAE_STRIP_UNIT;
+    return rows + 2 < height ? rows : height;
+}
+
+static uint64_t picture_bytes(const struct exec *x, int64_t channels, int64_t pixels)
+{
+    return (uint64_t)dtype_bytes(x->device->traits.activation, channels * pixels);
+}
+
+/* Whether a block may take so much, if it could do with less. */
+static bool may_take(struct klvae_lane *l, uint64_t bytes)
+{
+    if (l->whole_bytes && bytes > l->whole_bytes) return false;
+    if (bytes > l->largest_bytes) l->largest_bytes = bytes;
+    return true;
+}
+
+/* Room for a strip of so many rows with its two more, or for all of a picture. */
+static struct picture strip_alloc(
+    struct exec *x, int64_t channels, int64_t height, int64_t width, int64_t strip)
+{
+    int64_t rows = strip < height ? strip + 2 : height;
+
+    return (struct picture){exec_alloc(x, channels, rows * width), height, width, 0};
+}
+
+static bool is_whole(const struct picture *p)
+{
+    return p->rows.cols == p->height * p->width;
+}
+
+/* Puts the strip that begins at `row` into p's room, all of which is to be made. */
+static void strip_at(struct picture *p, int64_t row)
+{
+    if (!is_whole(p)) p->first = row - 1;
+}
+
+/* Moves on to the strip that begins at `row`, with the two rows about its beginning. Returns the
+ * row from which on it is to be made. */
+static int64_t strip_next(struct exec *x, struct picture *p, int64_t row)
+{
+    struct matrix kept;
+
+    if (!row) {
+        strip_at(p, 0);
+        return 0;
+    }
+    kept = rows_of(p, row - 1, row + 1);
+    strip_at(p, row);
+    x->ops->copy(x->stream, rows_of(p, row - 1, row + 1), kept);
+    return row + 1;
+}
+
+/* ---- forward: the blocks ---- */
 
 /* Weights: conv_in, its bias; before them post_quant_conv and its bias if there is one. */
 static void conv_in(
@@ -73,7 +211,8 @@ static void conv_in(
     const struct klvae_config *config = block->config;
     struct klvae_lane *l = lane;
     const struct matrix *conv_weights = weights + (config->post_quant ? 2 : 0);
-    struct matrix input = l->latent, latent = MATRIX_NONE;
+    struct picture input = {l->latent, l->height, l->width, 0};
+    struct picture latent = {MATRIX_NONE, l->height, l->width, 0};
     struct matrix affine = exec_alloc_float(x, 2, config->latent_channels);
 
     for (int64_t c = 0; c < config->latent_channels; c++) {
@@ -85,57 +224,62 @@ static void conv_in(
     l->hidden_width = l->width;
     l->hidden = exec_alloc(x, conv_weights[0].rows, l->height * l->width);
     if (config->post_quant) {
-        latent = exec_alloc(x, config->latent_channels, l->height * l->width);
-        convolve(x, latent, input, weights,
-            (struct conv){.height = l->height, .width = l->width, .affine = affine});
+        latent.rows = exec_alloc(x, config->latent_channels, l->height * l->width);
+        convolve(x, latent, input, weights, (struct conv){.affine = affine});
         input = latent;
     }
-    convolve(x, l->hidden, input, conv_weights,
-        (struct conv){.height = l->height,
-            .width = l->width,
-            .affine = config->post_quant ? MATRIX_NONE : affine});
-    exec_free(x, &latent);
+    convolve(x, hidden_of(l), input, conv_weights,
+        (struct conv){.affine = config->post_quant ? MATRIX_NONE : affine});
+    exec_free(x, &latent.rows);
     exec_free(x, &affine);
 }
 
-/* The second half of a resnet: l->hidden += conv2(silu(norm2(inner))); frees inner. */
-static void resnet_finish(struct exec *x, const struct block *block, const struct matrix *weights,
-    struct klvae_lane *l, struct matrix *inner)
-{
-    struct matrix affine = norm_of(x, block, *inner, &weights[RESNET_NORM2]);
-
-    convolve(x, l->hidden, *inner, &weights[RESNET_CONV2],
-        (struct conv){.height = l->hidden_height,
-            .width = l->hidden_width,
-            .affine = affine,
-            .activation = ACTIVATION_SILU,
-            .accumulate = true});
-    exec_free(x, &affine);
-    exec_free(x, inner);
-}
-
+/* Whose channels stay the same; where they get fewer, see upsample_and_shrink. */
 static void resnet(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
+    const struct klvae_config *config = block->config;
     struct klvae_lane *l = lane;
-    struct conv conv = {.height = l->hidden_height, .width = l->hidden_width};
-    struct matrix out = MATRIX_NONE, inner, affine;
+    struct picture hidden, inner;
+    struct matrix affine, affine2, moments;
+    struct conv conv1 = {.activation = ACTIVATION_SILU};
+    struct conv conv2 = {.activation = ACTIVATION_SILU, .accumulate = true};
+    int64_t height = l->hidden_height, strip = strip_rows(l, height);
 
-    if (block->weight_count > RESNET_SHORTCUT) {
-        out = exec_alloc(x, weights[RESNET_CONV2].rows, l->hidden.cols);
-        convolve(x, out, l->hidden, &weights[RESNET_SHORTCUT], conv);
+    exec_settle(x, &l->hidden);
+    hidden = hidden_of(l);
+    affine = norm_of(x, block, hidden, &weights[RESNET_NORM1]);
+    conv1.affine = affine;
+    if (strip == height || may_take(l, picture_bytes(x, 2 * hidden.rows.rows, hidden.rows.cols)))
+        strip = height;
+    else
+        l->strip_blocks++;
+    inner = strip_alloc(x, hidden.rows.rows, height, hidden.width, strip);
+    moments = moments_alloc(x, &inner);
+    for (int64_t row = 0; row < height; row += strip) {
+        int64_t end = least(row + strip, height);
+
+        strip_at(&inner, row);
+        convolve_rows(x, &inner, &hidden, row, end, &weights[RESNET_CONV1], conv1);
+        take_moments(x, moments, &inner, row, end);
     }
-    inner = exec_alloc(x, weights[RESNET_CONV1].rows, l->hidden.cols);
-    affine = norm_of(x, block, l->hidden, &weights[RESNET_NORM1]);
-    conv.affine = affine;
-    conv.activation = ACTIVATION_SILU;
-    convolve(x, inner, l->hidden, &weights[RESNET_CONV1], conv);
+    affine2 = fold(
+        x, &moments, &inner, weights[RESNET_NORM2], weights[RESNET_NORM2_BIAS], config->groups);
+    conv2.affine = affine2;
+    for (int64_t row = 0; row < height; row += strip) {
+        int64_t end = least(row + strip, height);
+
+        if (strip < height) {
+            int64_t from = strip_next(x, &inner, row);
+
+            convolve_rows(
+                x, &inner, &hidden, from, least(end + 1, height), &weights[RESNET_CONV1], conv1);
+        }
+        convolve_rows(x, &hidden, &inner, row, end, &weights[RESNET_CONV2], conv2);
+    }
+    exec_free(x, &affine2);
+    exec_free(x, &inner.rows);
     exec_free(x, &affine);
-    if (block->weight_count > RESNET_SHORTCUT) {
-        exec_free(x, &l->hidden);
-        l->hidden = out;
-    }
-    resnet_finish(x, block, weights, l, &inner);
 }
 
 /* Self-attention over pixels, one head. */
@@ -146,7 +290,7 @@ static void attention(
     int64_t channels = l->hidden.rows, pixels = l->hidden.cols;
     struct matrix tokens = exec_alloc(x, pixels, channels), qkv;
     struct matrix picture = exec_alloc(x, channels, pixels);
-    struct matrix affine = norm_of(x, block, l->hidden, &weights[ATTENTION_NORM]);
+    struct matrix affine = norm_of(x, block, hidden_of(l), &weights[ATTENTION_NORM]);
 
     x->ops->affine(x->stream, picture, l->hidden, affine, ACTIVATION_NONE);
     x->ops->transpose(x->stream, tokens, picture);
@@ -175,15 +319,14 @@ static void upsample(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     struct klvae_lane *l = lane;
-    struct matrix out = exec_alloc(x, weights[0].rows, 4 * l->hidden.cols);
+    struct picture small = hidden_of(l);
 
     (void)block;
+    l->hidden = exec_alloc(x, weights[0].rows, 4 * small.rows.cols);
     l->hidden_height *= 2;
     l->hidden_width *= 2;
-    convolve(x, out, l->hidden, weights,
-        (struct conv){.height = l->hidden_height, .width = l->hidden_width, .upsample = 2});
-    exec_free(x, &l->hidden);
-    l->hidden = out;
+    convolve(x, hidden_of(l), small, weights, (struct conv){0});
+    exec_free(x, &small.rows);
 }
 
 /* ---- forward: an upsampler and the resnet after it, where the channels get fewer ---- */
@@ -197,6 +340,10 @@ static void upsample(
  *     for each piece of channels:  u = upsample(hidden)            (rows of its weights)
  *                                  out += shortcut(u)              (columns of their weights)
  *                                  inner += conv1(silu(norm1(u)))
+ *     out += conv2(silu(norm2(inner)))
+ *
+ * In strips inner is whole and out takes its place row by row, so u is made again for the shortcut;
+ * with less memory still, u is made in strips too, and a third time for conv1.
  *
  * Weights: the upsampler's convolution and its bias, then the resnet's.
  */
@@ -210,35 +357,127 @@ static int64_t piece_of(const struct klvae_config *config, int64_t channels)
     return group < PIECE_CHANNELS ? PIECE_CHANNELS / group * group : group;
 }
 
-/* One piece: channels [first, first + u.rows). */
-static void shrink_piece(struct exec *x, const struct block *block, const struct matrix *weights,
-    struct klvae_lane *l, struct matrix u, int64_t first, struct matrix out, struct matrix inner)
-{
-    const struct klvae_config *config = block->config;
-    const struct matrix *r = weights + 2;
-    int64_t count = u.rows;
-    int32_t groups = (int32_t)(count * config->groups / weights[0].rows);
-    struct matrix affine = exec_alloc_float(x, 2, count);
-    struct conv conv = {.height = l->hidden_height, .width = l->hidden_width};
-    struct matrix up[2] = {
-        matrix_rows(weights[0], first, count), matrix_cols(weights[1], first, count)};
-    /* The biases are added once, with the first piece. */
-    struct matrix shortcut[2] = {matrix_cols(r[RESNET_SHORTCUT], first, count),
-        first ? MATRIX_NONE : r[RESNET_SHORTCUT_BIAS]};
-    struct matrix conv1[2] = {matrix_cols(r[RESNET_CONV1], 9 * first, 9 * count),
-        first ? MATRIX_NONE : r[RESNET_CONV1_BIAS]};
+struct shrink {
+    const struct matrix *up, *resnet; /* weights */
+    int32_t groups;                   /* of all channels */
+    int64_t channels, piece;          /* of u; of these at a time */
+    int64_t strip, u_strip;           /* rows */
+    struct picture small, inner, out; /* out is inner's place in strips */
+};
 
-    conv.upsample = 2;
-    convolve(x, u, l->hidden, up, conv);
-    conv.upsample = 1;
-    conv.accumulate = first > 0;
-    convolve(x, out, u, shortcut, conv);
-    x->ops->group_norm(x->stream, affine, u, matrix_cols(r[RESNET_NORM1], first, count),
-        matrix_cols(r[RESNET_NORM1_BIAS], first, count), groups, NORM_EPS);
-    conv.affine = affine;
-    conv.activation = ACTIVATION_SILU;
-    convolve(x, inner, u, conv1, conv);
+/* Rows [row, end) of u, channels [first, ...) as many as it has. */
+static void shrink_upsample(struct exec *x, const struct shrink *s, const struct picture *u,
+    int64_t first, int64_t row, int64_t end)
+{
+    const struct matrix w[2] = {
+        matrix_rows(s->up[0], first, u->rows.rows), matrix_cols(s->up[1], first, u->rows.rows)};
+
+    convolve_rows(x, u, &s->small, row, end, w, (struct conv){0});
+}
+
+/* out += shortcut(u), rows [row, end). Biases are added once, with the first piece. */
+static void shrink_shortcut(struct exec *x, const struct shrink *s, const struct picture *u,
+    int64_t first, int64_t row, int64_t end)
+{
+    const struct matrix w[2] = {matrix_cols(s->resnet[RESNET_SHORTCUT], first, u->rows.rows),
+        first ? MATRIX_NONE : s->resnet[RESNET_SHORTCUT_BIAS]};
+
+    convolve_rows(x, &s->out, u, row, end, w, (struct conv){.accumulate = first > 0});
+}
+
+/* inner += conv1(silu(norm1(u))) for the piece of channels from `first` on; out too if it has a
+ * place of its own. */
+static void shrink_piece(struct exec *x, const struct shrink *s, int64_t first)
+{
+    int64_t count = least(s->channels - first, s->piece), height = s->inner.height;
+    struct picture u = strip_alloc(x, count, height, s->inner.width, s->u_strip);
+    struct matrix moments = moments_alloc(x, &u), affine;
+    const struct matrix w[2] = {matrix_cols(s->resnet[RESNET_CONV1], 9 * first, 9 * count),
+        first ? MATRIX_NONE : s->resnet[RESNET_CONV1_BIAS]};
+    struct conv conv1 = {.activation = ACTIVATION_SILU, .accumulate = first > 0};
+
+    for (int64_t row = 0; row < height; row += s->u_strip) {
+        int64_t end = least(row + s->u_strip, height);
+
+        strip_at(&u, row);
+        shrink_upsample(x, s, &u, first, row, end);
+        take_moments(x, moments, &u, row, end);
+    }
+    if (s->strip == height) shrink_shortcut(x, s, &u, first, 0, height);
+    affine = fold(x, &moments, &u, matrix_cols(s->resnet[RESNET_NORM1], first, count),
+        matrix_cols(s->resnet[RESNET_NORM1_BIAS], first, count),
+        (int32_t)(count * s->groups / s->channels));
+    conv1.affine = affine;
+    for (int64_t row = 0; row < height; row += s->u_strip) {
+        int64_t end = least(row + s->u_strip, height);
+
+        if (s->u_strip < height) {
+            int64_t from = strip_next(x, &u, row);
+
+            shrink_upsample(x, s, &u, first, from, least(end + 1, height));
+        }
+        convolve_rows(x, &s->inner, &u, row, end, w, conv1);
+    }
     exec_free(x, &affine);
+    exec_free(x, &u.rows);
+}
+
+/* out = shortcut(u), rows [row, end), where there is no u any more. */
+static void shrink_shortcut_again(struct exec *x, const struct shrink *s, int64_t row, int64_t end)
+{
+    for (int64_t first = 0; first < s->channels; first += s->piece) {
+        int64_t count = least(s->channels - first, s->piece);
+        struct picture u = strip_alloc(x, count, s->inner.height, s->inner.width, s->strip);
+
+        strip_at(&u, row);
+        shrink_upsample(x, s, &u, first, row, end);
+        shrink_shortcut(x, s, &u, first, row, end);
+        exec_free(x, &u.rows);
+    }
+}
+
+/* out += conv2(silu(norm2(inner))); in strips, out = that and the shortcut. */
+static void shrink_finish(struct exec *x, const struct block *block, const struct shrink *s)
+{
+    int64_t height = s->inner.height;
+    struct matrix affine = norm_of(x, block, s->inner, &s->resnet[RESNET_NORM2]);
+    const struct conv conv2 = {.affine = affine, .activation = ACTIVATION_SILU, .accumulate = true};
+    struct picture old = s->inner;
+
+    if (s->strip < height)
+        old = strip_alloc(x, s->inner.rows.rows, height, s->inner.width, s->strip);
+    for (int64_t row = 0; row < height; row += s->strip) {
+        int64_t end = least(row + s->strip, height);
+
+        if (s->strip < height) {
+            int64_t from = strip_next(x, &old, row), to = least(end + 1, height);
+
+            if (from < to)
+                x->ops->copy(x->stream, rows_of(&old, from, to), rows_of(&s->inner, from, to));
+            shrink_shortcut_again(x, s, row, end);
+        }
+        convolve_rows(x, &s->out, &old, row, end, &s->resnet[RESNET_CONV2], conv2);
+    }
+    if (s->strip < height) exec_free(x, &old.rows);
+    exec_free(x, &affine);
+}
+
+/* How it works, by what the lane may take. */
+static void shrink_choose(struct exec *x, struct klvae_lane *l, struct shrink *s)
+{
+    int64_t height = 2 * s->small.height, pixels = 4 * s->small.rows.cols;
+    int64_t outs = s->resnet[RESNET_CONV1].rows;
+    uint64_t least_bytes = picture_bytes(x, s->small.rows.rows, s->small.rows.cols) +
+                           picture_bytes(x, outs + s->piece, pixels);
+
+    s->strip = s->u_strip = strip_rows(l, height);
+    if (s->strip == height) return;
+    if (may_take(l, least_bytes + picture_bytes(x, outs, pixels))) {
+        s->strip = s->u_strip = height;
+        return;
+    }
+    l->strip_blocks++;
+    if (may_take(l, least_bytes)) s->u_strip = height;
 }
 
 static void upsample_and_shrink(
@@ -246,23 +485,25 @@ static void upsample_and_shrink(
 {
     const struct klvae_config *config = block->config;
     struct klvae_lane *l = lane;
-    int64_t channels = weights[0].rows, piece = piece_of(config, channels);
-    int64_t pixels = 4 * l->hidden.cols;
-    struct matrix out, inner, u;
+    struct shrink s = {.up = weights, .resnet = weights + 2, .groups = config->groups};
+    int64_t outs = s.resnet[RESNET_CONV1].rows;
 
     exec_settle(x, &l->hidden);
-    out = exec_alloc(x, weights[2 + RESNET_CONV1].rows, pixels);
-    inner = exec_alloc(x, out.rows, pixels);
+    s.channels = weights[0].rows;
+    s.piece = piece_of(config, s.channels);
+    s.small = hidden_of(l);
+    shrink_choose(x, l, &s);
     l->hidden_height *= 2;
     l->hidden_width *= 2;
-    for (int64_t first = 0; first < channels; first += piece) {
-        u = exec_alloc(x, channels - first < piece ? channels - first : piece, pixels);
-        shrink_piece(x, block, weights, l, u, first, out, inner);
-        exec_free(x, &u);
-    }
-    exec_free(x, &l->hidden);
-    l->hidden = out;
-    resnet_finish(x, block, weights + 2, l, &inner);
+    l->hidden = exec_alloc(x, outs, 4 * s.small.rows.cols);
+    s.out = s.inner = hidden_of(l);
+    if (s.strip == s.out.height) s.inner.rows = exec_alloc(x, outs, s.out.rows.cols);
+    for (int64_t first = 0; first < s.channels; first += s.piece)
+        shrink_piece(x, &s, first);
+    if (s.strip == s.out.height) exec_free(x, &s.small.rows);
+    shrink_finish(x, block, &s);
+    if (s.strip == s.out.height) exec_free(x, &s.inner.rows);
+    exec_free(x, &s.small.rows);
 }
 
 /* ---- forward: the last block and the end ---- */
@@ -272,17 +513,15 @@ static void conv_out(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     struct klvae_lane *l = lane;
-    struct matrix image = exec_alloc_float(x, weights[2].rows, l->hidden.cols);
-    struct matrix affine = norm_of(x, block, l->hidden, weights);
+    struct picture hidden = hidden_of(l);
+    struct matrix affine;
 
-    convolve(x, image, l->hidden, weights + 2,
-        (struct conv){.height = l->hidden_height,
-            .width = l->hidden_width,
-            .affine = affine,
-            .activation = ACTIVATION_SILU});
+    l->hidden = exec_alloc_float(x, weights[2].rows, hidden.rows.cols);
+    affine = norm_of(x, block, hidden, weights);
+    convolve(x, hidden_of(l), hidden, weights + 2,
+        (struct conv){.affine = affine, .activation = ACTIVATION_SILU});
     exec_free(x, &affine);
-    exec_free(x, &l->hidden);
-    l->hidden = image;
+    exec_free(x, &hidden.rows);
 }
 
 static void decode_end(

@@ -8,6 +8,7 @@
 #include "models/model.h"
 
 #define KLVAE_MAX_LEVELS 6
+#define KLVAE_STRIP_UNIT 8 /* rows: strips are multiples of it */
 
 struct klvae_config {
     int64_t latent_channels;
@@ -34,6 +35,19 @@ struct klvae_lane {
     float *image; /* host, the caller's: [3, factor height * factor width], about -1..1, not
                      clamped; filled once the stream is synchronised after the pass; may be NULL on
                      the counting device */
+
+    /*
+     * What a block may take for its pictures. One that would take more works in strips of rows, at
+     * the cost of arithmetic; the bits are the same. 0: no limit.
+     */
+    uint64_t whole_bytes;
+    int64_t
+        strip_rows; /* of a strip, a multiple of the unit; 0: a sixteenth of the picture or so */
+
+    /* Filled by the pass: blocks that worked in strips; and the most that any took for its pictures
+     * though it could do with less (0: none). A limit below that makes a difference. */
+    int32_t strip_blocks;
+    uint64_t largest_bytes;
 
     /* Between begin and end: */
     float host_affine[2 * 64];

@@ -79,7 +79,7 @@ template <int kernel_, int out_warps_, int row_warps_, int warp_outs_, int produ
 /* Which group of channels of which piece is read, and where it goes. */
 struct reading {
     const struct conv_work &work;
-    int row, col; /* of the piece, its border included */
+    int row, col; /* of the input: where the piece begins, its border included */
     int group, lane;
     float *affine; /* this warp's [2, GROUP] */
 };
@@ -117,7 +117,7 @@ template <class S> DEVICE struct portion load_portion(const struct reading &r, i
                  (col >> work.upsample);
     struct portion p;
 
-    p.inside = line < S::lines && row >= 0 && row < work.height && col >= 0 && col < work.width;
+    p.inside = line < S::lines && row >= 0 && row < work.rows && col >= 0 && col < work.width;
     if (!p.inside) channels = 0;
     if (work.x.dtype == GPU_F32) {
         const uint32_t *from = (const uint32_t *)work.x.at + at;
@@ -340,7 +340,7 @@ template <class S> DEVICE void convolve(const struct conv_work &work, uint8_t *s
     int row = tile / work.tiles_across * S::rows, col = tile % work.tiles_across * CONV_COLUMNS;
     int steps = work.chunks * S::taps, chunk = 0, tap = 0, warp = threadIdx.x / WARP;
     uint8_t *pieces = shared, *ring = pieces + 2 * piece_bytes;
-    const struct reading r = {work, row - S::kernel / 2, col - S::kernel / 2, warp,
+    const struct reading r = {work, work.above + row - S::kernel / 2, col - S::kernel / 2, warp,
         (int)threadIdx.x % WARP, (float *)(ring + CONV_STAGES * stage_bytes) + warp * 2 * GROUP};
     struct sums<S> sums = {
     };

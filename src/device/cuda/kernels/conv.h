@@ -60,8 +60,9 @@ struct conv_work {
     struct gpu_matrix y, x, bias, affine; /* see compute_ops */
     const void *weights;                  /* packed */
     int32_t height, width;                /* of the output */
-    int32_t upsample;                     /* log2 */
-    int32_t chunks;                       /* of CONV_CHANNELS input channels */
+    int32_t above, rows; /* of the input, counted as the output's: before its first, in all */
+    int32_t upsample;    /* log2 */
+    int32_t chunks;      /* of CONV_CHANNELS input channels */
     int32_t out_tiles, tiles_across;
     int32_t silu, accumulate;
     int32_t plain;  /* x is of the products' type and multiplied as it is */

@@ -207,58 +207,68 @@ KERNEL __launch_bounds__(256, 4) rms_norm_short(rms_norm_short_args args)
 
 /* ---- groups of channels ---- */
 
-template <int width> DEVICE void moments_of_piece(const group_moments_args &args)
+template <int width> DEVICE void moments_of_run(const group_moments_args &args)
 {
     __shared__ float shared[GROUP_THREADS / WARP];
-    int64_t pieces = (args.x.cols + GROUP_PIECE - 1) / GROUP_PIECE;
-    int64_t channel = blockIdx.x / pieces, first = blockIdx.x % pieces * GROUP_PIECE;
+    int64_t runs = args.moments.cols / 2;
+    int64_t channel = blockIdx.x / runs, index = blockIdx.x % runs, first = index * args.run;
     held<width, GROUP_HELD> h;
     float mean, squares;
 
     h.from = operand_of<width>(args.x);
+    h.from.aligned = h.from.aligned && first % width == 0;
     h.index = channel * h.from.stride + first;
-    h.length = left_of<GROUP_PIECE>(args.x.cols, first);
+    h.length = (int)min((int64_t)args.run, args.x.cols - first);
     h.col = (int)threadIdx.x * width;
     h.step = (int)blockDim.x * width;
     load_held(h);
     mean = block_sum(sum_held<false>(h, 0), shared) / (float)h.length;
     squares = block_sum(sum_held<true>(h, mean), shared);
     if (threadIdx.x == 0) {
-        args.moments[2 * (int64_t)blockIdx.x] = mean;
-        args.moments[2 * (int64_t)blockIdx.x + 1] = squares;
+        float *moments = (float *)args.moments.at + channel * args.moments.stride + 2 * index;
+
+        moments[0] = mean;
+        moments[1] = squares;
     }
 }
 
 KERNEL __launch_bounds__(GROUP_THREADS, 4) group_moments(group_moments_args args)
 {
     if (args.width == 8)
-        moments_of_piece<8>(args);
+        moments_of_run<8>(args);
     else
-        moments_of_piece<4>(args);
+        moments_of_run<4>(args);
 }
 
-/* The squares about the group's mean are those about each piece's own and the pieces' distances
- * from it. */
+/* Run `i` of the group that begins with `channel`: its moments. */
+DEVICE const float *moments_at(const group_fold_args &args, int64_t channel, int i, int runs)
+{
+    return (const float *)args.moments.at + (channel + i / runs) * args.moments.stride +
+           2 * (i % runs);
+}
+
+/* The squares about the group's mean are those about each run's own and the runs' distances from
+ * it. */
 KERNEL __launch_bounds__(GROUP_THREADS) group_fold(group_fold_args args)
 {
     __shared__ float shared[GROUP_THREADS / WARP];
-    int64_t pieces = (args.pixels + GROUP_PIECE - 1) / GROUP_PIECE;
-    int64_t last = args.pixels - (pieces - 1) * GROUP_PIECE, count = args.channels * pieces;
+    int runs = (int)(args.moments.cols / 2), count = (int)args.channels * runs;
+    float whole = (float)args.run, last = (float)(args.pixels - (runs - 1) * args.run);
     int64_t channel = blockIdx.x * args.channels;
-    const float *moments = args.moments + 2 * channel * pieces;
-    float elements = (float)args.channels * (float)args.pixels, sum = 0, about = moments[0];
-    float mean, root;
+    float elements = (float)args.channels * (float)args.pixels, sum = 0;
+    float about = *moments_at(args, channel, 0, runs), mean, root;
 
     /* Means about the first of them: what they have in common cannot drown how they differ. */
-    for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
-        sum += (moments[2 * i] - about) * (float)(i % pieces == pieces - 1 ? last : GROUP_PIECE);
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
+        sum +=
+            (*moments_at(args, channel, i, runs) - about) * (i % runs == runs - 1 ? last : whole);
     mean = about + block_sum(sum, shared) / elements;
     sum = 0;
-    for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
-        float distance = moments[2 * i] - mean;
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
+        const float *moments = moments_at(args, channel, i, runs);
+        float distance = moments[0] - mean;
 
-        sum += moments[2 * i + 1] +
-               distance * distance * (float)(i % pieces == pieces - 1 ? last : GROUP_PIECE);
+        sum += moments[1] + distance * distance * (i % runs == runs - 1 ? last : whole);
     }
     root = sqrtf(block_sum(sum, shared) / elements + args.eps);
     for (int64_t c = channel + threadIdx.x; c < channel + args.channels; c += blockDim.x) {

@@ -41,24 +41,20 @@ struct rms_norm_short_args {
     int32_t lanes, slots_of_row;
 };
 
-/*
- * Mean and sum of squares about it of pieces of GROUP_PIECE elements of a channel, in raster order,
- * into `moments`: two floats each.
- */
+/* Mean and sum of squares about it of each run: see compute_ops. A run a block, which holds so
+ * many elements a thread. */
 #define GROUP_THREADS 256
 #define GROUP_HELD 32
-#define GROUP_PIECE (GROUP_THREADS * GROUP_HELD)
 struct group_moments_args {
-    struct gpu_matrix x;
-    float *moments;
+    struct gpu_matrix x, moments;
+    int32_t run; /* pixels */
     int32_t width;
 };
 
 /* Folds them: a group a block. */
 struct group_fold_args {
-    struct gpu_matrix affine, gamma, beta;
-    const float *moments;
-    int64_t channels, pixels; /* of a group, of a channel */
+    struct gpu_matrix affine, gamma, beta, moments;
+    int64_t channels, pixels, run; /* of a group, of a channel */
     float eps;
 };
 

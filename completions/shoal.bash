@@ -7,8 +7,8 @@ _shoal()
     local command=${COMP_WORDS[1]}
     local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
         --width --height --steps --cfg --seed --count --sampler --shift --vram --ram
-        --resident-blocks --prefetch-slots --buffer --lanes --wire --pin --disk-cache --rates --device
-        --threads --json --help'
+        --resident-blocks --prefetch-slots --buffer --lanes --vae-strips --wire --pin --disk-cache
+        --rates --device --threads --json --help'
 
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
@@ -40,6 +40,7 @@ _shoal()
     --block-size) mapfile -t COMPREPLY < <(compgen -W '64MiB 648MiB' -- "$current"); return ;;
     --seed) mapfile -t COMPREPLY < <(compgen -W random -- "$current"); return ;;
     --vram | --ram) mapfile -t COMPREPLY < <(compgen -W 'max 1GiB 2GiB 4GiB 8GiB' -- "$current"); return ;;
+    --vae-strips) mapfile -t COMPREPLY < <(compgen -W 'auto off on' -- "$current"); return ;;
     --pin) mapfile -t COMPREPLY < <(compgen -W 'on staging off' -- "$current"); return ;;
     --wire) mapfile -t COMPREPLY < <(compgen -W 'auto raw packed' -- "$current"); return ;;
     --on)

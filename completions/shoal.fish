@@ -44,6 +44,7 @@ complete -c shoal -n $run -l prefetch-slots -x -a '2 3 4 5 6 auto' -d 'room in t
 complete -c shoal -n $run -l buffer -x -a 'double single auto' -d 'when the next block is fetched'
 complete -c shoal -n $run -l lanes -x -a auto -d 'prompts and pictures that share a pass'
 complete -c shoal -n $run -l device -x -a cpu -d 'where to compute'
+complete -c shoal -n $run -l vae-strips -x -a 'auto off on' -d 'decode in strips'
 complete -c shoal -n $run -l threads -x -d 'threads to compute with'
 complete -c shoal -n '__fish_seen_subcommand_from generate' -l trace -r -F -d 'what happened when, as JSON'
 complete -c shoal -n $trace -F

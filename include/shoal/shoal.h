@@ -157,6 +157,14 @@ enum shoal_pin {
     SHOAL_PIN_OFF, /* none: copies are slow, and computing waits for them */
 };
 
+/* How the VAE holds pictures of full size: whole, or those within a block strip by strip, which
+ * takes less memory and more arithmetic. */
+enum shoal_strips {
+    SHOAL_STRIPS_AUTO, /* whole, unless device memory is short */
+    SHOAL_STRIPS_OFF,
+    SHOAL_STRIPS_ON, /* in strips wherever that makes the peak of decoding smaller */
+};
+
 #define SHOAL_AUTO (-1)
 #define SHOAL_UNLIMITED UINT64_MAX
 
@@ -181,6 +189,7 @@ struct shoal_request {
     enum shoal_wire wire;
     enum shoal_pin pin;
     int32_t lanes; /* branches and pictures that share one pass; SHOAL_AUTO: as many as fit */
+    enum shoal_strips vae_strips;
 
     /* "cpu", "cuda", "cuda:1"; NULL: $SHOAL_DEVICE, or the first card that can be used, or the
      * CPU. */
@@ -236,6 +245,7 @@ struct shoal_plan_summary {
     uint64_t step_operations;  /* floating-point operations a step, all lanes */
     /* Of the DiT's steps; packed ones cross packed, disk ones are read again in every step. */
     int32_t blocks, resident_blocks, packed_blocks, disk_blocks, prefetch_slots, lanes;
+    int32_t strip_blocks; /* of the VAE: those that work in strips */
     /* Predicted: of a step, of the first one, which loads, and of everything. */
     double step_seconds, first_step_seconds, seconds;
 };

@@ -100,6 +100,11 @@ static const struct option_spec specs[OPTIONS] = {
         "prompts and pictures that share one pass over the blocks, or auto (default)",
         AT(request.lanes), .kind = VALUE_INTEGER, .low = 1, .high = 128, .automatic = true,
         .limits = true},
+    [OPTION_VAE_STRIPS] = {"vae-strips", "auto|off|on",
+        "decode pictures in strips, which takes less memory and more arithmetic, and changes no "
+        "bit: if memory is short (auto, default), never, or always",
+        AT(request.vae_strips), .kind = VALUE_CHOICE, .limits = true,
+        .choices = {"auto", "off", "on"}},
     [OPTION_WIRE] = {"wire", "auto|raw|packed",
         "how streamed weights cross: as they are, packed without loss (those of plain files while "
         "they are read), or as the plan decides (auto, default)",

@@ -72,6 +72,7 @@ static struct shoal_request unlimited_request(const struct job *job)
     request.prefetch_slots = SHOAL_AUTO;
     request.buffer = SHOAL_BUFFER_AUTO;
     request.lanes = SHOAL_AUTO;
+    request.vae_strips = SHOAL_STRIPS_AUTO;
     request.wire = SHOAL_WIRE_AUTO;
     request.pin = SHOAL_PIN_ON;
     return request;
@@ -165,6 +166,7 @@ static void list_candidates(struct verify *verify, const struct shoal_request *u
     add(verify, &streamed, true, "double buffer")->buffer = SHOAL_BUFFER_DOUBLE;
     add(verify, &streamed, true, "one lane")->lanes = 1;
     add(verify, &streamed, false, "two lanes")->lanes = 2;
+    add(verify, unlimited, holds_all, "VAE strips")->vae_strips = SHOAL_STRIPS_ON;
 }
 
 /* True if two plans do the same, whatever budgets and options led to them. */
@@ -173,7 +175,8 @@ static bool same_plan(const struct shoal_plan_summary *a, const struct shoal_pla
     return a->peak_vram_bytes == b->peak_vram_bytes && a->ram_bytes == b->ram_bytes &&
            a->step_copy_bytes == b->step_copy_bytes && a->step_disk_bytes == b->step_disk_bytes &&
            a->resident_blocks == b->resident_blocks && a->packed_blocks == b->packed_blocks &&
-           a->prefetch_slots == b->prefetch_slots && a->lanes == b->lanes;
+           a->prefetch_slots == b->prefetch_slots && a->lanes == b->lanes &&
+           a->strip_blocks == b->strip_blocks;
 }
 
 /* ---- the table ---- */
@@ -234,9 +237,9 @@ static void print_json_row(
     print_json_number("planned_step_read_bytes", plan->step_disk_bytes);
     print_json_number("step_read_bytes", report->step_read_bytes);
     printf(", \"blocks\": %d, \"resident_blocks\": %d, \"packed_blocks\": %d, "
-           "\"disk_blocks\": %d, \"prefetch_slots\": %d, \"lanes\": %d",
+           "\"disk_blocks\": %d, \"prefetch_slots\": %d, \"lanes\": %d, \"strip_blocks\": %d",
         plan->blocks, plan->resident_blocks, plan->packed_blocks, plan->disk_blocks,
-        plan->prefetch_slots, plan->lanes);
+        plan->prefetch_slots, plan->lanes, plan->strip_blocks);
     printf(", \"seconds\": %.6f, \"ratio\": ", report->seconds);
     if (verify->seconds > 0)
         printf("%.4f", report->seconds / verify->seconds);

@@ -192,6 +192,22 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     explain_time(plan, &s, t);
 }
 
+/* Whether and why decoding computes more than it need. */
+static void explain_decode(const struct shoal_plan *plan, struct text *t)
+{
+    const struct phase_count *decode = &plan->counts[SHOAL_PHASE_DECODE];
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+
+    if (!decode->strip_blocks) return;
+    text_append(t,
+        "decode: %d block%s %s in strips: %s of scratch in place of %s, for %.0f %% more "
+        "arithmetic\n",
+        decode->strip_blocks, decode->strip_blocks == 1 ? "" : "s",
+        decode->strip_blocks == 1 ? "works" : "work", size_format(a, decode->scratch_bytes),
+        size_format(b, plan->rungs.scratch_bytes),
+        100 * ((double)decode->operations / (double)plan->rungs.operations - 1));
+}
+
 /* "6.00 MiB allowed", "no limit". */
 static void explain_budget(const struct shoal_plan *plan, uint64_t bytes, struct text *t)
 {
@@ -284,6 +300,9 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
     if (r->pin != SHOAL_PIN_ON && !plan->target.card)
         json_append(notes,
             json_string("pin has no effect: only cards copy faster from pinned memory"), failed);
+    if (r->vae_strips == SHOAL_STRIPS_ON && !plan->counts[SHOAL_PHASE_DECODE].strip_blocks)
+        json_append(notes,
+            json_string("VAE strips have no effect: decoding would not take less memory"), failed);
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
         json_append(notes,
             json_sprintf(all == 1 ? "there is only %d lane" : "there are only %d lanes", all),
@@ -364,6 +383,7 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
     for (int i = 0; i < SHOAL_PHASES; i++)
         explain_phase(plan, i, t);
     explain_steps(plan, t);
+    explain_decode(plan, t);
     explain_device(plan, t);
     explain_host(plan, t);
     explain_more(plan, t);
@@ -415,7 +435,7 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
-        " s:f, s:s, s:s, s:i, s:b, s:i, s:o, s:I, s:o, s:O}",
+        " s:f, s:s, s:s, s:i, s:b, s:i, s:o, s:I, s:i, s:o, s:O}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits",
@@ -433,7 +453,8 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
         "packed_blocks", (int)s.packed_blocks, "packed_while_read", (int)s.packs, "disk_blocks",
         (int)s.disk_blocks, "refusal", plan->refusal ? json_text(plan->refusal) : json_null(),
-        "context_bytes", (json_int_t)plan->target.context_bytes, "phases", phases, "notes", notes);
+        "context_bytes", (json_int_t)plan->target.context_bytes, "strip_blocks",
+        (int)s.strip_blocks, "phases", phases, "notes", notes);
 }
 
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)

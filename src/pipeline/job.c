@@ -64,6 +64,8 @@ static enum shoal_status check_request(
         FAIL(error, SHOAL_E_INVALID, "wire: %d is not auto, raw or packed", (int)r->wire);
     if ((unsigned)r->pin > SHOAL_PIN_OFF)
         FAIL(error, SHOAL_E_INVALID, "pin: %d is not on, staging or off", (int)r->pin);
+    if ((unsigned)r->vae_strips > SHOAL_STRIPS_ON)
+        FAIL(error, SHOAL_E_INVALID, "VAE strips: %d is not auto, off or on", (int)r->vae_strips);
     return SHOAL_OK;
 }
 
@@ -376,27 +378,35 @@ static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
     return SHOAL_OK;
 }
 
+/* Takes the latent as it is; it is freed once it is a picture. */
+static enum shoal_status decode_picture(struct run *r, int32_t index, struct shoal_error *error)
+{
+    struct exec *x = &r->stage->exec;
+    struct klvae_lane lane = {.latent = r->latents[index],
+        .height = r->job->latent_height,
+        .width = r->job->latent_width,
+        .whole_bytes = r->stage->whole_bytes,
+        .image = r->output->image};
+    void *pointer = &lane;
+    enum shoal_status status;
+
+    status = walk(r->stage, job_phase(r->job, SHOAL_PHASE_DECODE), &pointer, 1, error);
+    if (!status) status = synchronise(r->stage, error);
+    klvae_lane_fini(x, &lane);
+    r->stage->strip_blocks = lane.strip_blocks;
+    r->stage->largest_bytes = lane.largest_bytes;
+    if (!status && r->output->take) status = r->output->take(r->output, index, error);
+    if (!status) exec_free(x, &r->latents[index]);
+    return status;
+}
+
 static enum shoal_status run_decode(struct run *r, struct shoal_error *error)
 {
-    struct phase_pass p = job_phase(r->job, SHOAL_PHASE_DECODE);
-    struct exec *x = &r->stage->exec;
-
     for (int32_t i = 0; i < r->job->request.count; i++) {
-        struct klvae_lane lane = {.latent = r->latents[i],
-            .height = r->job->latent_height,
-            .width = r->job->latent_width,
-            .image = r->output->image};
-        void *pointer = &lane;
-        enum shoal_status status;
-
         if (r->output->latents)
-            exec_download(x, r->output->latents + (uint64_t)i * latent_size(r->job), r->latents[i]);
-        status = walk(r->stage, p, &pointer, 1, error);
-        if (!status) status = synchronise(r->stage, error);
-        klvae_lane_fini(x, &lane);
-        if (!status && r->output->take) status = r->output->take(r->output, i, error);
-        if (status) return status;
-        exec_free(x, &r->latents[i]);
+            exec_download(&r->stage->exec, r->output->latents + (uint64_t)i * latent_size(r->job),
+                r->latents[i]);
+        TRY(decode_picture(r, i, error));
         report_unit(r->stage, i + 1, r->job->request.count);
     }
     return SHOAL_OK;
@@ -453,4 +463,21 @@ enum shoal_status job_run(const struct job *job, struct stage *stage, struct job
     }
     run_fini(&run);
     return status;
+}
+
+enum shoal_status job_decode_one(
+    const struct job *job, struct stage *stage, struct shoal_error *error)
+{
+    struct matrix latent = MATRIX_NONE;
+    struct job_output output = {0};
+    struct run run = {.job = job, .stage = stage, .output = &output, .latents = &latent};
+    enum shoal_status status, end;
+
+    TRY(stage->begin(stage, job, SHOAL_PHASE_DECODE, error));
+    latent = exec_alloc_float(
+        &stage->exec, job->latent_channels, job->latent_height * job->latent_width);
+    status = decode_picture(&run, 0, error);
+    exec_free(&stage->exec, &latent);
+    end = stage->end(stage, SHOAL_PHASE_DECODE, status ? NULL : error);
+    return status ? status : end;
 }

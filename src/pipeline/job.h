@@ -57,8 +57,11 @@ int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes);
  */
 struct stage {
     struct exec exec;
-    int32_t lanes; /* that share a walk */
-    int32_t steps; /* sampling steps to run: all of the job's, or 1 when counting */
+    int32_t lanes;        /* that share a walk */
+    int32_t steps;        /* sampling steps to run: all of the job's, or 1 when counting */
+    uint64_t whole_bytes; /* of decoding: see struct klvae_lane, from which the next two come */
+    int32_t strip_blocks;
+    uint64_t largest_bytes;
     enum shoal_status (*begin)(
         struct stage *, const struct job *, enum shoal_phase, struct shoal_error *) SHOAL_CHECKED;
     /* After a phase that succeeded or failed; reports what went wrong with its weights. */
@@ -84,5 +87,9 @@ struct job_output {
 
 enum shoal_status job_run(const struct job *job, struct stage *stage, struct job_output *output,
     struct shoal_error *error) SHOAL_CHECKED;
+
+/* Decoding alone, of one latent that nobody made: to count what it takes. */
+enum shoal_status job_decode_one(
+    const struct job *job, struct stage *stage, struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

@@ -66,6 +66,8 @@ static enum shoal_status count_end(
         c->counts[phase].blocks[i].traffic /= walks;
     }
     c->counts[phase].scratch_bytes = region_high_water(stage->exec.scratch);
+    c->counts[phase].strip_blocks = stage->strip_blocks;
+    c->counts[phase].largest_bytes = stage->largest_bytes;
     c->counts[phase].operations = now.operations - c->begin.operations;
     c->counts[phase].traffic = now.traffic - c->begin.traffic;
     return SHOAL_OK;
@@ -110,12 +112,14 @@ static void counts_fini(struct phase_count counts[SHOAL_PHASES])
     }
 }
 
-/* Runs the job on the counting device with so many lanes to a walk. */
+/* Runs the job on the counting device, with so many lanes to a walk and so much for the VAE's
+ * pictures; with no lanes, decoding alone, of one picture. */
 static enum shoal_status count_job(const struct shoal_plan *plan, int32_t lanes,
-    struct phase_count counts[SHOAL_PHASES], struct shoal_error *error)
+    uint64_t whole_bytes, struct phase_count counts[SHOAL_PHASES], struct shoal_error *error)
 {
     struct count_stage c = {.stage = {.lanes = lanes,
                                 .steps = 1,
+                                .whole_bytes = whole_bytes,
                                 .begin = count_begin,
                                 .end = count_end,
                                 .globals = count_globals,
@@ -134,7 +138,8 @@ static enum shoal_status count_job(const struct shoal_plan *plan, int32_t lanes,
     TRY_OR_FAIL(device->ops->stream_create(device, false, &stream, error));
     TRY_OR_FAIL(region_create(&scratch, 1ull << 60, error));
     exec_init(&c.stage.exec, device, stream, scratch, 1ull << 61);
-    status = job_run(&plan->job, &c.stage, &output, error);
+    status = lanes ? job_run(&plan->job, &c.stage, &output, error)
+                   : job_decode_one(&plan->job, &c.stage, error);
 fail:
     region_destroy(&scratch);
     if (stream) device->ops->stream_destroy(&stream);
@@ -322,6 +327,16 @@ static enum shoal_status ask_for_more(struct shoal_plan *plan, struct shoal_erro
     return status;
 }
 
+/* Makes these the plan's. */
+static void take(
+    struct shoal_plan *plan, struct plan_solution *s, struct phase_count counts[SHOAL_PHASES])
+{
+    planner_release(&plan->solution);
+    counts_fini(plan->counts);
+    plan->solution = *s;
+    memcpy(plan->counts, counts, sizeof plan->counts);
+}
+
 /*
  * Tries all lanes together, then halves of that down to one: fewer lanes to a walk need less
  * scratch, which leaves more for residents, but walk the streamed blocks more often.
@@ -337,7 +352,7 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
     for (;; lanes = (lanes + 1) / 2) {
         struct phase_count counts[SHOAL_PHASES] = {0};
         struct plan_solution s = {0};
-        enum shoal_status status = count_job(plan, lanes, counts, error);
+        enum shoal_status status = count_job(plan, lanes, plan->whole_bytes, counts, error);
 
         if (!status) status = solve(plan, lanes, counts, &s, error);
         if (status) {
@@ -350,11 +365,8 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
         if (s.least_ram_bytes < plan->least_ram_bytes) plan->least_ram_bytes = s.least_ram_bytes;
         /* Of two that do not fit, the smaller one explains the refusal. */
         if (!have || !best->fits || (s.fits && steps_seconds(&s) < 0.99 * steps_seconds(best))) {
-            planner_release(&plan->solution);
-            counts_fini(plan->counts);
-            plan->solution = s;
+            take(plan, &s, counts);
             plan->lanes = lanes;
-            memcpy(plan->counts, counts, sizeof counts);
             have = true;
         } else {
             planner_release(&s);
@@ -362,6 +374,72 @@ static enum shoal_status choose_lanes(struct shoal_plan *plan, struct shoal_erro
         }
         if (lanes == 1 || fixed != SHOAL_AUTO) return SHOAL_OK;
     }
+}
+
+/* ---- strips ---- */
+
+/* Lowers the limit on what the VAE's blocks take as far as that makes a difference. */
+static enum shoal_status find_rungs(struct shoal_plan *plan, struct shoal_error *error)
+{
+    const bool may = plan->job.request.vae_strips != SHOAL_STRIPS_OFF;
+    struct rungs *rungs = &plan->rungs;
+    uint64_t whole_bytes = 0, scratch_bytes = UINT64_MAX;
+
+    do {
+        struct phase_count counts[SHOAL_PHASES] = {0}, *decode = &counts[SHOAL_PHASE_DECODE];
+        enum shoal_status status = count_job(plan, 0, whole_bytes, counts, error);
+
+        counts_fini(counts);
+        if (status) return status;
+        if (decode->scratch_bytes < scratch_bytes) {
+            rungs->whole_bytes[rungs->count++] = whole_bytes;
+            scratch_bytes = decode->scratch_bytes;
+        }
+        whole_bytes = decode->largest_bytes ? decode->largest_bytes - 1 : 0;
+    } while (may && whole_bytes && rungs->count < PLAN_MAX_RUNGS);
+    plan->whole_bytes = rungs->whole_bytes[rungs->count - 1];
+    return SHOAL_OK;
+}
+
+/* Tries one, with the plan's lanes, and takes it if it fits and may be taken. */
+static enum shoal_status try_rung(
+    struct shoal_plan *plan, int32_t index, bool may, bool *taken, struct shoal_error *error)
+{
+    struct phase_count counts[SHOAL_PHASES] = {0};
+    const struct phase_count *decode = &counts[SHOAL_PHASE_DECODE];
+    struct plan_solution s = {0};
+    uint64_t whole_bytes = plan->rungs.whole_bytes[index];
+    enum shoal_status status = count_job(plan, plan->lanes, whole_bytes, counts, error);
+
+    /* Beside what earlier phases left, strips of a tiny picture may save nothing. */
+    may = may || decode->scratch_bytes <= plan->counts[SHOAL_PHASE_DECODE].scratch_bytes;
+    if (!status && may) status = solve(plan, plan->lanes, counts, &s, error);
+    if (!status && !index) {
+        plan->rungs.scratch_bytes = decode->scratch_bytes;
+        plan->rungs.operations = decode->operations;
+        if (s.full_bytes > plan->full_bytes) plan->full_bytes = s.full_bytes;
+    }
+    *taken = !status && may && s.fits;
+    if (*taken) {
+        take(plan, &s, counts);
+        plan->whole_bytes = whole_bytes;
+        return SHOAL_OK;
+    }
+    planner_release(&s);
+    counts_fini(counts);
+    return status;
+}
+
+/* With lanes chosen for the least decoding: takes the first rung that fits, or the last. Steps and
+ * decoding do not share memory, so neither choice depends on the other. */
+static enum shoal_status choose_rung(struct shoal_plan *plan, struct shoal_error *error)
+{
+    const bool may = plan->job.request.vae_strips == SHOAL_STRIPS_AUTO;
+    bool taken = false;
+
+    for (int32_t i = 0; i < plan->rungs.count - 1 && !taken && (may || !i); i++)
+        TRY(try_rung(plan, i, may, &taken, error));
+    return SHOAL_OK;
 }
 
 /* Whether anything crosses more than once. */
@@ -378,11 +456,13 @@ static bool streams(const struct shoal_plan *plan)
 static enum shoal_status choose(struct shoal_plan *plan, struct shoal_error *error)
 {
     plan->may_pack = plan->job.request.wire == SHOAL_WIRE_PACKED;
+    TRY(find_rungs(plan, error));
     TRY(choose_lanes(plan, error));
     if (plan->job.request.wire == SHOAL_WIRE_AUTO && streams(plan)) {
         plan->may_pack = true;
         TRY(choose_lanes(plan, error));
     }
+    TRY(choose_rung(plan, error));
     return ask_for_more(plan, error);
 }
 
@@ -496,6 +576,7 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .disk_blocks = steps->disk_count,
         .prefetch_slots = steps->slots,
         .lanes = plan->lanes,
+        .strip_blocks = plan->counts[SHOAL_PHASE_DECODE].strip_blocks,
         .step_seconds = steps->walk_seconds * (double)walks,
         .first_step_seconds = steps->first_walk_seconds + steps->walk_seconds * (double)(walks - 1),
         .seconds = plan->solution.seconds,

@@ -11,9 +11,20 @@
 /* One phase as counted, for all its walks of one step or picture. */
 struct phase_count {
     uint64_t scratch_bytes;
+    int32_t strip_blocks;   /* of decoding: see struct klvae_lane */
+    uint64_t largest_bytes; /* this too */
     uint64_t operations,
         traffic;         /* all lanes; of one step for the steps, of all pictures for decode */
     struct work *blocks; /* [pass->count]: of one walk; what lies between walks is the last one's */
+};
+
+#define PLAN_MAX_RUNGS 24 /* more than a VAE's blocks can choose */
+
+/* Limits of struct klvae_lane, each of which makes decoding take less than the one before it. */
+struct rungs {
+    uint64_t whole_bytes[PLAN_MAX_RUNGS];
+    int32_t count;
+    uint64_t scratch_bytes, operations; /* of decoding by the first one, if there are others */
 };
 
 /* Host memory for everything but weights. */
@@ -26,6 +37,8 @@ struct process_memory {
 struct shoal_plan {
     struct job job;
     int32_t lanes; /* that share a walk */
+    struct rungs rungs;
+    uint64_t whole_bytes; /* the rung that was chosen */
     struct phase_count counts[SHOAL_PHASES];
     struct rates rates;
     struct target target;

@@ -377,6 +377,7 @@ static enum shoal_status run_once(const struct shoal_plan *plan, struct device *
     static const struct shoal_callbacks none;
     struct real_stage r = {.stage = {.lanes = plan->lanes,
                                .steps = plan->job.request.steps,
+                               .whole_bytes = plan->whole_bytes,
                                .begin = real_begin,
                                .end = real_end,
                                .globals = real_globals,

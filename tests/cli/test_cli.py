@@ -106,6 +106,7 @@ BAD_OPTIONS = [
     (["--prefetch-slots", "1"], ["--prefetch-slots", "2 to 6"]),
     (["--resident-blocks", "-2"], ["--resident-blocks", "auto"]),
     (["--buffer", "triple"], ["--buffer", "double, single"]),
+    (["--vae-strips", "16"], ["--vae-strips", "'16'", "on, off or auto"]),
     (["--wire", "fast"], ["--wire", "'fast'", "packed, raw or auto"]),
     (["--rates", ""], ["--rates is empty"]),
     (["--on", "rtx4060"], ["--on"]),
@@ -208,6 +209,7 @@ def options_without_effect_are_noted(folder):
             (["--prefetch-slots", "3"], ["--prefetch-slots has no effect"]),
             (["--buffer", "double"], ["--buffer has no effect"]),
             (["--lanes", "100"], ["--lanes 100"]),
+            (["--vae-strips", "on", "--width", "16", "--height", "16"], ["--vae-strips on"]),
             (["-o", "x.png"], ["--output", "no effect"])):
         result = shoal("plan", "--json", "-p", "x", *args, folder=folder)
         expect(result.code in (0, 2), result, args)
@@ -806,6 +808,7 @@ def verify_json_and_the_plan_as_asked(folder):
         expect(row["peak_vram_bytes"] == row["planned_peak_vram_bytes"], row)
         expect(row["step_bytes"] == row["planned_step_bytes"], row)
     expect(any(row["resident_blocks"] < row["blocks"] for row in plans), plans, "nothing streamed")
+    expect(len({row["strip_blocks"] > 0 for row in plans}) == 2, plans, "a VAE whole and in strips")
     refused(shoal("verify", "--vram", "1KiB", *SMALL), 3, "--vram")
 
 

@@ -158,6 +158,24 @@ def what_a_plan_says(folder):
 
 
 @case
+def the_vae_works_in_strips_where_memory_is_short(folder):
+    size = ("--width", "256", "--height", "256")
+    whole, _ = plan(*size, "--vae-strips", "off")
+    strips, _ = plan(*size, "--vae-strips", "on")
+    auto, _ = plan(*size)
+    expect(whole["strip_blocks"] == auto["strip_blocks"] == 0 < strips["strip_blocks"], strips)
+    expect(auto["least_vram_bytes"] == strips["least_vram_bytes"] < whole["least_vram_bytes"], auto)
+    expect(strips["seconds"] > whole["seconds"], strips)
+    vram = ("--vram", str(whole["least_vram_bytes"] - 1))
+    expect(plan(*size, *vram)[0]["strip_blocks"] > 0, vram)
+    result = shoal("plan", "-p", "x", *size, *vram, "--vae-strips", "off")
+    expect(result.code == 3 and str(whole["least_vram_bytes"]) in result.err, result)
+    expect("decode: " not in shoal("plan", "-p", "x", *size).out, what="nothing to say")
+    result = shoal("plan", "-p", "x", *size, *vram)
+    expect("work in strips: " in result.out and "% more arithmetic" in result.out, result)
+
+
+@case
 def what_a_plan_says_of_the_device(folder):
     for name in ("abacus", "cuda:x", "cuda:99"):
         refused(shoal("plan", "-p", "x", "--device", name), 2, "device", name, "cuda:N")

@@ -265,6 +265,52 @@ static void test_least_budget_of_options(void **state)
     }
 }
 
+/* Where the VAE is the largest phase, less memory means more strips; no bit changes. */
+static void test_vae_strips(void **state)
+{
+    struct shoal_request r = request();
+    struct shoal_plan_summary whole, least, s;
+    uint64_t reference;
+    int32_t before = 0;
+
+    (void)state;
+    r.height = 256;
+    r.steps = 1;
+    reference = run(&r);
+    r.vae_strips = SHOAL_STRIPS_OFF;
+    whole = summary_of(&r);
+    r.vae_strips = SHOAL_STRIPS_ON;
+    least = summary_of(&r);
+    assert_int_equal(whole.strip_blocks, 0);
+    assert_true(least.strip_blocks > 0);
+    assert_true(least.least_vram_bytes < whole.least_vram_bytes / 10 * 8);
+    assert_true(least.seconds > whole.seconds);
+    assert_int_equal(run(&r), reference);
+
+    r.vae_strips = SHOAL_STRIPS_AUTO;
+    assert_int_equal(summary_of(&r).strip_blocks, 0);
+    assert_int_equal(summary_of(&r).least_vram_bytes, least.least_vram_bytes);
+    assert_int_equal(summary_of(&r).full_vram_bytes, whole.full_vram_bytes);
+    r.vram_bytes = whole.least_vram_bytes;
+    assert_int_equal(summary_of(&r).strip_blocks, 0);
+    for (int i = 8; i >= 0; i -= STRIDE) {
+        r.vram_bytes = least.least_vram_bytes +
+                       (whole.least_vram_bytes - 1 - least.least_vram_bytes) / 8 * (uint64_t)i;
+        s = summary_of(&r);
+        assert_true(s.fits && s.strip_blocks > 0 && s.strip_blocks >= before);
+        before = s.strip_blocks;
+        assert_int_equal(run(&r), reference);
+    }
+    assert_int_equal(before, least.strip_blocks);
+    /* Less than whole pictures take is refused if they must be whole; the message's budget works.
+     */
+    r.vae_strips = SHOAL_STRIPS_OFF;
+    assert_false(summary_of(&r).fits);
+    r.vram_bytes = summary_of(&r).least_vram_bytes;
+    assert_int_equal(r.vram_bytes, whole.least_vram_bytes);
+    assert_int_equal(run(&r), reference);
+}
+
 /* ---- cancelling ---- */
 
 struct stopper {
@@ -394,12 +440,12 @@ static void test_packing(void **state)
 
 static void test_bad_requests(void **state)
 {
-    struct shoal_request cases[12];
-    static const char *const names[12] = {"prompt", "width", "height", "steps", "count", "cfg",
-        "shift", "sampler", "resident blocks", "device", "buffer", "wire"};
+    struct shoal_request cases[13];
+    static const char *const names[13] = {"prompt", "width", "height", "steps", "count", "cfg",
+        "shift", "sampler", "resident blocks", "device", "buffer", "wire", "VAE strips"};
 
     (void)state;
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < 13; i++)
         cases[i] = request();
     cases[0].prompt = NULL;
     cases[1].width = 100;
@@ -413,7 +459,8 @@ static void test_bad_requests(void **state)
     cases[9].device = "toaster";
     cases[10].buffer = (enum shoal_buffer)77;
     cases[11].wire = (enum shoal_wire)77;
-    for (int i = 0; i < 12; i++) {
+    cases[12].vae_strips = (enum shoal_strips)77;
+    for (int i = 0; i < 13; i++) {
         struct shoal_error error = {0};
         struct shoal_plan *plan = (struct shoal_plan *)&cases;
 
@@ -433,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_threads_do_not_matter),
         cmocka_unit_test(test_hard_cap),
         cmocka_unit_test(test_least_budget_of_options),
+        cmocka_unit_test(test_vae_strips),
         cmocka_unit_test(test_cancel_anywhere),
         cmocka_unit_test(test_nothing_given),
         cmocka_unit_test(test_huge_requests),

@@ -276,6 +276,7 @@ static void test_vae_strips(void **state)
     (void)state;
     r.height = 256;
     r.steps = 1;
+    r.cfg = 1;
     reference = run(&r);
     r.vae_strips = SHOAL_STRIPS_OFF;
     whole = summary_of(&r);

@@ -490,7 +490,7 @@ static void upsample_and_shrink(
 
     exec_settle(x, &l->hidden);
     s.channels = weights[0].rows;
-    s.piece = piece_of(config, s.channels);
+    s.piece = least(piece_of(config, s.channels), s.channels);
     s.small = hidden_of(l);
     shrink_choose(x, l, &s);
     l->hidden_height *= 2;

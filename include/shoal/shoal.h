@@ -246,7 +246,9 @@ struct shoal_plan_summary {
     /* Of the DiT's steps; packed ones cross packed, disk ones are read again in every step. */
     int32_t blocks, resident_blocks, packed_blocks, disk_blocks, prefetch_slots, lanes;
     int32_t strip_blocks; /* of the VAE: those that work in strips */
-    /* Predicted: of a step, of the first one, which loads, and of everything. */
+    /* Predicted: of a step, of the first one, which loads, and of everything; by rates that were
+     * measured with so many threads (0: not said). */
+    int32_t rates_threads;
     double step_seconds, first_step_seconds, seconds;
 };
 

@@ -127,6 +127,11 @@ static void note_what_has_no_effect(struct job *job)
         job_note(job, false, "--rates has no effect: --on says what to go by");
     if (given[OPTION_ON] && given[OPTION_DEVICE])
         job_note(job, false, "--device has no effect: --on plans for another machine");
+    if (given[OPTION_THREADS] && request->threads && plan->rates_threads &&
+        request->threads != plan->rates_threads)
+        job_note(job, false,
+            "--threads %d: times are predicted for %d, with which this machine was measured",
+            request->threads, plan->rates_threads);
     if (given[OPTION_PROMPT] && fabsf(request->cfg) <= 0)
         job_note(job, false, "--prompt has no effect: --cfg 0 follows the negative prompt alone");
     if (!plan->fits) return;

@@ -14,11 +14,13 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#define SPREAD_OF_BUSY 1.5                   /* a quiet machine has 1.0 to 1.3 */
 #define SMALL_FILE_BYTES ((uint64_t)1 << 30) /* less is read too fast to be measured well */
 
 /* ---- timing ---- */
@@ -38,7 +40,7 @@ double links_median(double *values, int count)
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-double links_seconds(void (*body)(void *arg), void *arg, double seconds)
+double links_seconds(void (*body)(void *arg), void *arg, double seconds, double *spread)
 {
     double calls[MOST_CALLS];
     uint64_t start = clock_ns();
@@ -52,7 +54,9 @@ double links_seconds(void (*body)(void *arg), void *arg, double seconds)
         calls[count++] = (double)(now > begun ? now - begun : 1) * 1e-9;
         if ((double)(now - start) * 1e-9 >= (count < 3 ? 3 * seconds : seconds)) break;
     }
-    return links_median(calls, count);
+    seconds = links_median(calls, count); /* sorts them */
+    *spread = fmax(*spread, seconds / calls[0]);
+    return seconds;
 }
 
 /* ---- where rates are kept ---- */
@@ -169,6 +173,11 @@ static void report_text(const struct report *r, struct text *t)
         "beside copies", 100 * rates->copy_tax);
     text_append(t, "%-12s%-20s%8.0f %%\n", "", "beside reads", 100 * rates->read_tax);
     text_append(t, "\nstored in %s: plans predict by it\n", r->path);
+    if (f->spread > SPREAD_OF_BUSY)
+        text_append(t,
+            "note: the machine was busy: a typical round took %.1f times the shortest, so these "
+            "figures and plans by them may be far off. Measure again when nothing else runs\n",
+            f->spread);
 }
 
 static json_t *report_json(const struct report *r)
@@ -197,6 +206,7 @@ static json_t *report_json(const struct report *r)
     json_object_set_new(object, "memory_bytes", json_real(rates->memory_bytes));
     json_object_set_new(object, "copy_tax", json_real(rates->copy_tax));
     json_object_set_new(object, "read_tax", json_real(rates->read_tax));
+    json_object_set_new(object, "spread", json_real(f->spread));
     json_object_set_new(object, "rates", json_text(r->path));
     return object;
 }
@@ -281,6 +291,7 @@ enum shoal_status shoal_bench_links(
     TRY_OR_FAIL(prepare_path(request, target.name, &path, error));
     report.path = path;
     TRY_OR_FAIL(measure(&report, &target, &figures, error));
+    if (!target.device) figures.rates.threads = (uint64_t)report.threads;
     TRY_OR_FAIL(rates_write(path, &figures.rates, error));
     status = tell(&report, json, text, error);
 fail:

@@ -14,11 +14,14 @@ struct links_figures {
     uint64_t file_bytes;      /* of the file that was read */
     char reader[64];          /* how the loop read */
     bool cached;              /* the file could not be read past the page cache */
+    double spread; /* the largest ratio of a figure's typical time and its shortest: near 1, unless
+                      the machine is busy elsewhere */
 };
 
 /* Seconds of a call of `body`, the median of those that `seconds` allow; if it is slow, up to three
- * times as long is taken to have three. */
-double links_seconds(void (*body)(void *arg), void *arg, double seconds);
+ * times as long is taken to have three. *spread is raised to how often the shortest goes into it.
+ */
+double links_seconds(void (*body)(void *arg), void *arg, double seconds, double *spread);
 
 double links_median(double *values, int count); /* sorts them */
 

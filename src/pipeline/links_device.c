@@ -41,6 +41,7 @@ struct bench {
     struct matrix weights[WEIGHT_SETS][3]; /* in turns: more than caches hold */
     int turn;
     struct conv conv;
+    double spread;            /* as links_seconds raises it */
     enum shoal_status status; /* the first failure, and what it was */
     struct shoal_error error;
 };
@@ -83,7 +84,7 @@ static void copy_large(void *arg)
 /* Bytes a second, of copies alone. */
 static double link_rate(struct bench *b)
 {
-    return (double)SOURCE_BYTES / links_seconds(copy_large, b, SECONDS);
+    return (double)SOURCE_BYTES / links_seconds(copy_large, b, SECONDS, &b->spread);
 }
 
 static void copy_cached(void *arg)
@@ -121,7 +122,7 @@ static int repeats(const struct bench *b)
 /* Seconds of one of the operations that `body` repeats. */
 static double seconds_of(struct bench *b, void (*body)(void *arg), double seconds)
 {
-    return links_seconds(body, b, seconds) / repeats(b);
+    return links_seconds(body, b, seconds, &b->spread) / repeats(b);
 }
 
 static void linear(void *arg)
@@ -348,7 +349,8 @@ static void measure_all(struct bench *b, struct links_figures *figures)
     double amount;
 
     rates->link_bytes = link_rate(b);
-    figures->link_cached_bytes = (double)SOURCE_BYTES / links_seconds(copy_cached, b, SECONDS);
+    figures->link_cached_bytes =
+        (double)SOURCE_BYTES / links_seconds(copy_cached, b, SECONDS, &b->spread);
     measure_linear(b, rates);
     amount = set_attention(b);
     rates->flops[WORK_ATTENTION] = amount / seconds_of(b, attention, SECONDS);
@@ -357,6 +359,7 @@ static void measure_all(struct bench *b, struct links_figures *figures)
     amount = set_others(b);
     rates->memory_bytes = amount / seconds_of(b, others, SECONDS);
     measure_overlap(b, rates);
+    figures->spread = fmax(figures->spread, b->spread);
 }
 
 /* Numbers that are small as F32 and as BF16, whatever they are read as. */

@@ -66,7 +66,8 @@ static enum shoal_status measure_unpack(
     if (ops->arena_mark) ops->arena_mark(b->device, b->device->arena, b->bytes + bytes, true);
     TRY(ops->stream_create(b->device, false, &b->stream, error));
     ops->copy_in(b->stream, b->device->arena, b->payload, b->bytes);
-    figures->rates.unpack_bytes = (double)bytes / links_seconds(unpack, b, WIRE_SECONDS);
+    figures->rates.unpack_bytes =
+        (double)bytes / links_seconds(unpack, b, WIRE_SECONDS, &figures->spread);
     ops->copy_out(b->stream, b->weights, b->device->arena + b->bytes, bytes);
     if (!b->error.status) b->error.status = ops->stream_synchronize(b->stream, &b->error);
     if (b->error.status && error) *error = b->error;
@@ -92,7 +93,8 @@ enum shoal_status links_measure_wire(
     }
     TRY_OR_FAIL(pool_create(&b.pool, threads, error));
     TRY_OR_FAIL(draw_weights(b.weights, error));
-    figures->rates.pack_bytes = (double)bytes / links_seconds(pack, &b, WIRE_SECONDS);
+    figures->rates.pack_bytes =
+        (double)bytes / links_seconds(pack, &b, WIRE_SECONDS, &figures->spread);
     figures->packed_part = (double)b.bytes / (double)bytes;
     status = measure_unpack(&b, figures, error);
 fail:

@@ -2,6 +2,7 @@
 #include "pipeline/plan.h"
 
 #include "base/memory.h"
+#include "base/size.h"
 #include "device/count/count.h"
 #include "stream/intake.h"
 
@@ -577,6 +578,7 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .prefetch_slots = steps->slots,
         .lanes = plan->lanes,
         .strip_blocks = plan->counts[SHOAL_PHASE_DECODE].strip_blocks,
+        .rates_threads = (int32_t)min_u64(plan->rates.threads, INT32_MAX),
         .step_seconds = steps->walk_seconds * (double)walks,
         .first_step_seconds = steps->first_walk_seconds + steps->walk_seconds * (double)(walks - 1),
         .seconds = plan->solution.seconds,

@@ -37,6 +37,7 @@ static const struct member {
     {"pack_bytes", offsetof(struct rates, pack_bytes), false, LEAST_RATE, MOST_RATE},
     {"copy_tax", offsetof(struct rates, copy_tax), false, -1, MOST_TAX},
     {"read_tax", offsetof(struct rates, read_tax), false, -1, MOST_TAX},
+    {"threads", offsetof(struct rates, threads), true, 0, 0},
     {"vram_bytes", offsetof(struct rates, vram_bytes), true, 0, 0},
     {"context_bytes", offsetof(struct rates, context_bytes), true, 0, 0},
 };
@@ -97,7 +98,7 @@ static enum shoal_status read_number(
         json_int_t whole = json_integer_value(value);
 
         if (!json_is_integer(value) || whole < 0)
-            FAIL(error, SHOAL_E_FORMAT, "\"%s\" must be a whole number of bytes", m->name);
+            FAIL(error, SHOAL_E_FORMAT, "\"%s\" must be a whole number", m->name);
         *(uint64_t *)to = (uint64_t)whole;
         return SHOAL_OK;
     }

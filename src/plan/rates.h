@@ -28,6 +28,7 @@ struct rates {
     /* What copying and reading, at the rates above, take away from computing while they go on:
      * 0.05 means that computing is 5 % slower. */
     double copy_tax, read_tax;
+    uint64_t threads;       /* with which a CPU was measured; 0: not said */
     uint64_t vram_bytes;    /* of the card; 0: not said */
     uint64_t context_bytes; /* what the driver takes of it */
 };

@@ -34,7 +34,8 @@ def bench_links_stores_what_it_says(folder):
         expect(abs(figures[name] / rates[name] - 1) < 1e-4, result, name)
     for name in ("copy_tax", "read_tax"):
         expect(rates[name] >= 0 and abs(figures[name] - rates[name]) < 1e-4, result, name)
-    expect(rates["origin"] == "measured", rates)
+    expect(rates["origin"] == "measured" and rates["threads"] == figures["threads"], rates)
+    expect(figures["spread"] >= 1, result)
     expect(0.6 < figures["packed_part"] < 0.75, result)
     expect("diffusion_pytorch_model" in figures["file"] and figures["reader"], result)
 

@@ -13,7 +13,7 @@ from harness import SMALL, case, environment, expect, main, plan, refused, shoal
 RATES = {"version": 2, "name": "a box", "origin": "measured", "linear_flops": 1e12,
          "attention_flops": 5e11, "conv_flops": 6e11, "weight_bytes": 1e11, "memory_bytes": 1e11, "link_bytes": 1e10,
          "disk_bytes": 1e9, "disk_sequential_bytes": 1e9, "unpack_bytes": 1e10, "pack_bytes": 1e9,
-         "copy_tax": 0.05, "read_tax": 0.0, "vram_bytes": 0, "context_bytes": 0}
+         "copy_tax": 0.05, "read_tax": 0.0, "threads": 0, "vram_bytes": 0, "context_bytes": 0}
 
 
 def write_rates(folder, file_name="r.json", text=None, **changes):
@@ -72,6 +72,10 @@ def plans_by_a_file_of_rates(folder):
         expect(figures["device"] == ("a box" if option == "--on" else "cpu"), result)
         expect(plan(option, slow)[0]["step_seconds"] > 10 * figures["step_seconds"], result)
         expect("rates measured: a box" in shoal("plan", "-p", "x", option, fast).out, option)
+    two = write_rates(folder, "two.json", threads=2)
+    for threads, said in (("1", True), ("2", False), ("0", False)):
+        result = plan("--rates", two, "--threads", threads)[1]
+        expect(("times are predicted for 2" in result.err) == said, result)
     figures = plan("--on", card)[0]
     expect(figures["vram_budget_bytes"] == 1 << 30 and figures["context_bytes"] == 1 << 20, figures)
     result = shoal("plan", "-p", "x", "--on", card, "--resident-blocks", "0")

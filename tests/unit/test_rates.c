@@ -104,6 +104,7 @@ static void test_round_trip(void **state)
     written.link_bytes = 1e9 / 3;
     written.copy_tax = 0;
     written.read_tax = 0.1 / 3;
+    written.threads = 3;
     written.context_bytes = 123456789;
     assert_ok(rates_write(PATH, &written, &error));
     memset(&read, 0x55, sizeof read);
@@ -120,6 +121,7 @@ static void test_round_trip(void **state)
     assert_true(read.unpack_bytes == written.unpack_bytes);
     assert_true(read.pack_bytes == written.pack_bytes);
     assert_true(read.copy_tax == written.copy_tax && read.read_tax == written.read_tax);
+    assert_int_equal(read.threads, 3);
     assert_int_equal(read.vram_bytes, written.vram_bytes);
     assert_int_equal(read.context_bytes, written.context_bytes);
 }
@@ -140,6 +142,7 @@ static const char *const lines[] = {
     "\"pack_bytes\": 1e10",
     "\"copy_tax\": 0.05",
     "\"read_tax\": 0.07",
+    "\"threads\": 2",
     "\"vram_bytes\": 8589934592",
     "\"context_bytes\": 0",
 };
@@ -209,9 +212,10 @@ static void test_hostile_members(void **state)
         {8, "\"link_bytes\": NaN", "JSON"},
         {13, "\"copy_tax\": -0.01", "copy_tax"},
         {13, "\"copy_tax\": 101", "copy_tax"},
-        {15, "\"vram_bytes\": 1.5", "vram_bytes"},
-        {15, "\"vram_bytes\": -1", "vram_bytes"},
-        {15, "\"vram_bytes\": 99999999999999999999", "JSON"},
+        {15, "\"threads\": -1", "threads"},
+        {16, "\"vram_bytes\": 1.5", "vram_bytes"},
+        {16, "\"vram_bytes\": -1", "vram_bytes"},
+        {16, "\"vram_bytes\": 99999999999999999999", "JSON"},
     };
 
     (void)state;

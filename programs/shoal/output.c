@@ -4,6 +4,8 @@
  */
 #include "output.h"
 
+#include "interrupt.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,6 +15,11 @@
 #include <unistd.h>
 
 #define NUMBER_LAST 9999
+
+/* Of the temporary folder's name: files in it need room for theirs. */
+#define TEMPORARY_MOST_BYTES (TARGET_PATH_BYTES - 64)
+#define NO_TEMPORARY                                                                               \
+    "--output -: cannot make a folder in '%.300s': %s: set TMPDIR to one that can be written to"
 
 /* ---- names ---- */
 
@@ -51,6 +58,40 @@ static bool check_format(const char *path)
     return true;
 }
 
+/* Where a picture for standard output is put together. */
+static const char *temporary_place(void)
+{
+    const char *place = getenv("TMPDIR");
+
+    return place && *place ? place : "/tmp";
+}
+
+/* Makes a folder there; false with errno. */
+static bool make_temporary(char folder[TARGET_PATH_BYTES])
+{
+    const char *place = temporary_place();
+
+    errno = ENAMETOOLONG;
+    return strlen(place) < TEMPORARY_MOST_BYTES - sizeof "/shoal-XXXXXX" &&
+           target_name(folder, "%s/shoal-XXXXXX", place) && mkdtemp(folder);
+}
+
+/* Nothing but making a folder tells whether one can be made. */
+static bool check_temporary(void)
+{
+    char folder[TARGET_PATH_BYTES];
+    bool made;
+
+    interrupt_defer(true); /* it is not to be left behind */
+    made = make_temporary(folder);
+    if (made)
+        rmdir(folder);
+    else
+        cli_error(NO_TEMPORARY, temporary_place(), strerror(errno));
+    interrupt_defer(false);
+    return made;
+}
+
 static bool check_stdout(int32_t count, bool json)
 {
     if (json)
@@ -60,7 +101,7 @@ static bool check_stdout(int32_t count, bool json)
     else if (isatty(STDOUT_FILENO))
         cli_error("--output -: standard output is a terminal: send it to a program or a file");
     else
-        return true;
+        return check_temporary();
     return false;
 }
 
@@ -126,21 +167,33 @@ static bool copy_to_stdout(const char *path)
     return good;
 }
 
+/* The cause in `error` does not say what the file is for. */
+static enum shoal_status say_temporary(struct shoal_error *error)
+{
+    struct shoal_error cause = *error;
+
+    snprintf(error->text, sizeof error->text, "--output -: in TMPDIR, '%.300s': %.600s",
+        temporary_place(), cause.text);
+    return error->status;
+}
+
 /* libshoal writes to a path; so through a folder of our own, gone before this returns. */
 static enum shoal_status write_stdout(const struct shoal_result *result, int32_t index,
     char path[TARGET_PATH_BYTES], struct shoal_error *error)
 {
-    const char *temporary = getenv("TMPDIR");
-    char folder[TARGET_PATH_BYTES - 16];
+    char folder[TARGET_PATH_BYTES];
     enum shoal_status status;
 
-    snprintf(
-        folder, sizeof folder, "%s/shoal-XXXXXX", temporary && *temporary ? temporary : "/tmp");
-    if (!mkdtemp(folder)) return fail(error, "making a folder like", folder);
-    snprintf(path, TARGET_PATH_BYTES, "%s/picture.png", folder);
+    if (!make_temporary(folder)) {
+        *error = (struct shoal_error){.status = SHOAL_E_IO, .file = __FILE__, .line = __LINE__};
+        snprintf(error->text, sizeof error->text, NO_TEMPORARY, temporary_place(), strerror(errno));
+        return SHOAL_E_IO;
+    }
+    snprintf(path, TARGET_PATH_BYTES, "%.*s/picture.png", TEMPORARY_MOST_BYTES, folder);
     status = shoal_result_write_png(result, index, path, error);
     if (status == SHOAL_OK && !copy_to_stdout(path) && !ferror(stdout))
         status = fail(error, "copying", path);
+    if (status != SHOAL_OK) status = say_temporary(error);
     unlink(path);
     rmdir(folder);
     snprintf(path, TARGET_PATH_BYTES, "-");

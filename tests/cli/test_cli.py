@@ -20,7 +20,7 @@ import tempfile
 import time
 
 from harness import (COMMANDS, SHOAL, SMALL, SOURCE, TIMEOUT, case, default_signals, environment,
-                     expect, main, plan, png_size, png_texts, refused, shoal,
+                     expect, main, plan, png_chunks, png_size, png_texts, refused, shoal,
                      small_files_only)
 
 
@@ -360,6 +360,26 @@ def generate_through_pipes(folder):
     expect(os.listdir(folder) == [], os.listdir(folder))
     refused(shoal("generate", "-p", "-", stdin=b"a\0b"), 2, "--prompt", "zero byte")
     refused(shoal("generate", "-p", "-", stdin=b"a" * (1 << 21)), 2, "--prompt", "1 MiB")
+
+
+@case
+def the_way_to_standard_output_is_tried_before_anything_runs(folder):
+    """Found by a hostile tester: a TMPDIR that is not there was found after the last step."""
+    tmp = os.path.join(folder, "tmp")
+    os.mkdir(tmp)
+    for path, word in (("/nonexistent", "No such file"), ("/proc", "'/proc'"),
+                       ("/dev/null", "Not a directory"), ("a" * 5000, "too long")):
+        result = shoal("generate", "-p", "x", "-o", "-", "--steps", "1000", folder=folder,
+                       env=environment(TMPDIR=path))
+        refused(result, 2, "--output -", "TMPDIR", word)
+        expect("shoal-" not in result.err, result, "a name that nobody gave")
+    result = shoal("generate", "-p", "x", "-o", "-", *SMALL, env=environment(TMPDIR=tmp), text=False)
+    expect(result.code == 0 and png_chunks(result.out), result)
+    expect(os.listdir(tmp) == [], os.listdir(tmp))
+    result = shoal("generate", "-p", "x", "-o", "-", *SMALL, env=environment(TMPDIR=tmp),
+                   before=small_files_only)
+    refused(result, 1, "--output -", "TMPDIR", tmp)
+    expect(os.listdir(tmp) == [], os.listdir(tmp))
 
 
 @case

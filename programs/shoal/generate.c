@@ -5,8 +5,6 @@
 #include "output.h"
 #include "progress.h"
 
-#include <string.h>
-
 const struct command command_generate = {
     .name = "generate",
     .usage = "-p TEXT [options]",
@@ -193,13 +191,9 @@ static int run(const struct job *job, const struct output *output)
     return code;
 }
 
-static bool check_trace(const struct options *options)
+static bool check_trace(const char *path, const struct output *output)
 {
-    if (options->output && !strcmp(options->output, options->trace)) {
-        cli_error("--trace and --output both name '%s': name another file", options->trace);
-        return false;
-    }
-    return target_check("--trace", TARGET_TRACE, options->trace);
+    return target_check("--trace", TARGET_TRACE, path) && !output_takes(output, "--trace", path);
 }
 
 int generate_main(int argc, char **argv)
@@ -213,7 +207,7 @@ int generate_main(int argc, char **argv)
     code = CLI_USAGE;
     if (!output_prepare(job.options.output, job.request.count, job.options.json, &output))
         goto done;
-    if (job.options.trace && !check_trace(&job.options)) goto done;
+    if (job.options.trace && !check_trace(job.options.trace, &output)) goto done;
     job.request.trace = job.options.trace != NULL;
     shows_plan = !job.options.json && output.kind != OUTPUT_STDOUT;
     if (!job_plan(&job, shows_plan, &code)) goto done;

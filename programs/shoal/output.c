@@ -8,12 +8,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define NUMBERED_NAME "shoal-%04d.png"
 #define NUMBER_LAST 9999
 
 /* Of the temporary folder's name: files in it need room for theirs. */
@@ -142,6 +144,45 @@ bool output_prepare(const char *path, int32_t count, bool json, struct output *o
     return check_file(output);
 }
 
+/* Whether `path` leads to a name that a picture in a folder could get. */
+static bool is_numbered(const struct output *output, const char *path)
+{
+    char real[PATH_MAX];
+    const char *place = realpath(path, real) ? real : path;
+    char name[sizeof "shoal-0000.png"];
+    int number = 0;
+
+    if (sscanf(target_base_name(place), "shoal-%4d.png", &number) != 1) return false;
+    if (number < 1 || number > NUMBER_LAST) return false;
+    snprintf(name, sizeof name, NUMBERED_NAME, number);
+    return !strcmp(target_base_name(place), name) &&
+           target_in_folder(place, *output->path ? output->path : ".");
+}
+
+static bool is_picture(const struct output *output, const char *path)
+{
+    char picture[TARGET_PATH_BYTES];
+
+    if (output->kind == OUTPUT_NUMBERED) return is_numbered(output, path);
+    for (int32_t i = 0; output->kind == OUTPUT_FILE && i < output->count; i++)
+        if (name_file(output, i, picture) && target_same(picture, path)) return true;
+    return false;
+}
+
+bool output_takes(const struct output *output, const char *option, const char *path)
+{
+    struct stat file, out;
+
+    if (is_picture(output, path)) {
+        cli_error("%s: '%s' is where --output has a picture go: name another file", option, path);
+        return true;
+    }
+    if (fstat(STDOUT_FILENO, &out) != 0 || stat(path, &file) != 0) return false;
+    if (file.st_dev != out.st_dev || file.st_ino != out.st_ino) return false;
+    cli_error("%s: '%s' is the file that standard output goes to: name another", option, path);
+    return true;
+}
+
 /* ---- after it ---- */
 
 static SHOAL_CHECKED enum shoal_status fail(
@@ -213,7 +254,7 @@ static enum shoal_status reserve_number(
     for (int number = 1; number <= NUMBER_LAST; number++) {
         int fd;
 
-        if (!target_name(path, "%s%sshoal-%04d.png", output->path, slash, number)) {
+        if (!target_name(path, "%s%s" NUMBERED_NAME, output->path, slash, number)) {
             errno = ENAMETOOLONG;
             return fail(error, "naming a picture in", output->path);
         }

@@ -22,6 +22,12 @@ struct output {
  */
 bool output_prepare(const char *path, int32_t count, bool json, struct output *output);
 
+/*
+ * True if a picture, or what is printed beside it, could go to the file that `path` leads to, which
+ * target_check took; having said so under the name of `option`.
+ */
+bool output_takes(const struct output *output, const char *option, const char *path);
+
 /* Writes picture `index` and leaves its path in `path`. */
 SHOAL_CHECKED enum shoal_status output_write(const struct output *output,
     const struct shoal_result *result, int32_t index, char path[TARGET_PATH_BYTES],

@@ -197,6 +197,33 @@ bool target_check(const char *option, enum target_kind kind, const char *path)
     return false;
 }
 
+/* ---- comparing ---- */
+
+static bool same_inode(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+bool target_in_folder(const char *path, const char *folder)
+{
+    char own[TARGET_PATH_BYTES];
+
+    return name_folder(path, own) && same_inode(own, folder);
+}
+
+bool target_same(const char *a, const char *b)
+{
+    char folder[TARGET_PATH_BYTES];
+
+    if (same_inode(a, b)) return true;
+    /* If one of them is there, then so were the other, were they the same. */
+    if (access(a, F_OK) == 0 || access(b, F_OK) == 0) return false;
+    return !strcmp(target_base_name(a), target_base_name(b)) && name_folder(b, folder) &&
+           target_in_folder(a, folder);
+}
+
 /* ---- writing ---- */
 
 static bool write_all(int fd, const char *from, size_t bytes)

@@ -18,6 +18,15 @@ bool target_check(const char *option, enum target_kind kind, const char *path);
 bool target_check_folder(const char *option, const char *folder);
 
 /*
+ * True if both paths lead to one file: the one that is there, or the one that would be made. Of
+ * paths that target_check took.
+ */
+bool target_same(const char *a, const char *b);
+
+/* True if `path` lies in `folder`, which is there. */
+bool target_in_folder(const char *path, const char *folder);
+
+/*
  * Writes a temporary file beside `path` and renames it; of a link, the file that it points to is
  * replaced. False, having said why.
  */

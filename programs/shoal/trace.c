@@ -34,7 +34,7 @@ static bool check_output(const char *path, const char *output)
         cli_error("--output -: standard output is a terminal: send it to a program or a file");
         return false;
     }
-    if (!strcmp(output, path)) {
+    if (target_same(output, path)) {
         cli_error("--output: '%s' is the trace itself: name another file", output);
         return false;
     }

@@ -113,6 +113,50 @@ def the_trace_is_checked_before_anything_runs(folder):
     expect(result.code == 1 and os.listdir(folder) == [], os.listdir(folder))
 
 
+def names(folder):
+    return sorted(os.path.join(place, name)[len(folder) + 1:]
+                  for place, _, files in os.walk(folder) for name in files)
+
+
+@case
+def a_trace_takes_no_picture_place(folder):
+    """Found by a hostile tester: by another name of the same file, the trace replaced the picture."""
+    os.mkdir(os.path.join(folder, "d"))
+    os.symlink("d", os.path.join(folder, "e"))
+    for name in ("a.png", "b.png"):
+        write(folder, "", name)
+    os.symlink("a.png", os.path.join(folder, "l.png"))
+    os.symlink("l.png", os.path.join(folder, "m.png"))
+    os.link(os.path.join(folder, "b.png"), os.path.join(folder, "c.png"))
+    before = names(folder)
+    for output, target in ((["-o", "x.png"], "./x.png"), (["-o", "d/x.png"], "e/x.png"),
+                           (["-o", "d/../x.png"], os.path.join(folder, "x.png")),
+                           (["-o", "y.png", "--count", "2"], "y-2.png"),
+                           (["-o", "y.png", "--count", "12"], "e/../y-12.png"),
+                           (["-o", "d"], "d/shoal-0001.png"), (["-o", "e/"], "d/shoal-9999.png"),
+                           (["-o", "d"], os.path.join(folder, "e", "shoal-0034.png")),
+                           ([], "shoal-0002.png"), (["-o", "a.png"], "l.png"),
+                           (["-o", "m.png"], "l.png"), (["-o", "l.png"], "a.png"),
+                           (["-o", "b.png"], "c.png")):
+        result = shoal("generate", "-p", "x", *output, "--trace", target, "--steps", "1000",
+                       folder=folder)
+        refused(result, 2, "--trace", "--output", target)
+    for args in (["-o", "-"], ["-o", "x.png", "--json"]):
+        with open(os.path.join(folder, "out"), "wb") as out:
+            result = shoal("generate", "-p", "x", *args, "--trace", "./out", "--steps", "1000",
+                           folder=folder, stdout=out)
+        refused(result, 2, "--trace", "./out", "standard output")
+        os.unlink(os.path.join(folder, "out"))
+    expect(names(folder) == before, names(folder))
+    for output, target in ((["-o", "y.png", "--count", "2"], "y-3.png"),
+                           (["-o", "d"], "shoal-0001.png"), (["-o", "d"], "d/shoal-0000.png"),
+                           (["-o", "d"], "d/shoal-001.png"), (["-o", "d"], "d/shoal-00012.png")):
+        result = shoal("generate", "-p", "x", *SMALL, *output, "--trace", target, folder=folder)
+        expect(result.code == 0, result, target)
+        expect(shoal("trace", target, "-o", "t.svg", folder=folder).code == 0, target)
+        os.unlink(os.path.join(folder, target))
+
+
 @case
 def a_picture_says_what_happened(folder):
     texts, data = draw(folder, trace(a_run()))

@@ -447,7 +447,7 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_devices(
 /* What is measured, and where the results go. */
 struct shoal_links_request {
     const struct shoal_model *model; /* the DiT's largest file is read, if `file` is NULL */
-    const char *file;                /* the file to measure the drive with */
+    const char *file;                /* to measure the drive with: 15 MiB or more */
     const char *rates_path;          /* NULL: where plans look for this machine's rates */
     const char *device;              /* as struct shoal_request has it */
     int32_t threads;                 /* 0: one for each core */

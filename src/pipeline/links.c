@@ -22,6 +22,8 @@
 
 #define SPREAD_OF_BUSY 1.5                   /* a quiet machine has 1.0 to 1.3 */
 #define SMALL_FILE_BYTES ((uint64_t)1 << 30) /* less is read too fast to be measured well */
+/* Less is not even as many reads as the loop has under way at once. The embedded model has more. */
+#define LEAST_FILE_BYTES ((uint64_t)15 << 20)
 
 /* ---- timing ---- */
 
@@ -256,6 +258,23 @@ static enum shoal_status find_file(
     return SHOAL_OK;
 }
 
+/* What the rates of too small a file would say, plans would believe. */
+static enum shoal_status check_file(const char *path, struct shoal_error *error)
+{
+    char size[SIZE_TEXT_BYTES], least[SIZE_TEXT_BYTES];
+    struct file file;
+    uint64_t bytes;
+
+    TRY(file_open(path, &file, error));
+    bytes = file.bytes;
+    file_close(&file);
+    if (bytes >= LEAST_FILE_BYTES) return SHOAL_OK;
+    FAIL(error, SHOAL_E_INVALID,
+        "%s is too small to measure the drive with, %s: name a file of several GiB with --file, or "
+        "at least of %s",
+        path, size_format(size, bytes), size_format(least, LEAST_FILE_BYTES));
+}
+
 static enum shoal_status measure(const struct report *r, const struct target *target,
     struct links_figures *figures, struct shoal_error *error)
 {
@@ -288,6 +307,7 @@ enum shoal_status shoal_bench_links(
     report.device = target.device ? cuda_info(target.device).name : "cpu";
     if (report.threads == 0) report.threads = thread_cores();
     TRY_OR_FAIL(find_file(request, &report.file, error));
+    TRY_OR_FAIL(check_file(report.file, error));
     TRY_OR_FAIL(prepare_path(request, target.name, &path, error));
     report.path = path;
     TRY_OR_FAIL(measure(&report, &target, &figures, error));

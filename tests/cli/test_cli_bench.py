@@ -16,6 +16,8 @@ from harness import (SHOAL, TIMEOUT, case, default_signals, environment, expect,
 
 RATES = ["linear_flops", "attention_flops", "conv_flops", "weight_bytes", "memory_bytes", "link_bytes",
          "disk_bytes", "disk_sequential_bytes", "pack_bytes", "unpack_bytes"]
+GOOD_RATES = '{"linear_flops": 1e12}'
+MIB = 1 << 20
 
 
 def read_rates(*path):
@@ -43,21 +45,24 @@ def bench_links_stores_what_it_says(folder):
 @case
 def bench_links_finds_the_place_for_rates(folder):
     with open(os.path.join(folder, "big"), "wb") as file:
-        file.write(os.urandom(1 << 20) * 9 + b"x" * 1000) # its end is no whole page
+        file.write(os.urandom(MIB) * 15 + b"x" * 1000) # its end is no whole page
     cache = os.path.join(folder, "a/b")
     result = shoal("bench", "links", "--file", "big", "--threads", "1", folder=folder,
                    env=environment(XDG_CACHE_HOME=cache))
     expect(result.code == 0 and result.err == "", result)
     expect(f"stored in {cache}/shoal/rates.json" in result.out, result)
-    expect("big (9" in result.out.replace(", ", " (") and "1 thread;" in result.out, result)
+    expect("big (15" in result.out.replace(", ", " (") and "1 thread;" in result.out, result)
     expect("that is small" in result.out, result)
     expect(read_rates(cache, "shoal/rates.json")["disk_bytes"] > 0, result)
 
 
 @case
 def bench_refuses_before_it_measures(folder):
-    with open(os.path.join(folder, "empty"), "wb"):
-        pass
+    for name, size in (("empty", 0), ("tiny", 5), ("small", 15 * MIB - 1)):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.truncate(size)
+    with open(os.path.join(folder, "r.json"), "w", encoding="utf-8") as file:
+        file.write(GOOD_RATES)
     links = ["bench", "links", "--rates", "r.json"]
     for args, code, words in ((["bench"], 2, ["links"]), (["bench", "lynx"], 2, ["lynx", "links"]),
                               (["bench", "links", "x"], 2, ["'x'"]),
@@ -67,7 +72,9 @@ def bench_refuses_before_it_measures(folder):
                               ([*links, "--file", "a", "-m", "b"], 2, ["--file", "--model"]),
                               ([*links, "--file", "none"], 1, ["none"]),
                               ([*links, "--file", "."], 1, ["."]),
-                              ([*links, "--file", "empty"], 2, ["empty"]),
+                              ([*links, "--file", "empty"], 2, ["empty", "0 B", "--file"]),
+                              ([*links, "--file", "tiny"], 2, ["tiny", "5 B", "15.00 MiB"]),
+                              ([*links, "--file", "small"], 2, ["small", "15.00 MiB", "several GiB"]),
                               ([*links, "-m", "none"], 1, ["none"]),
                               (["bench", "links", "--rates", "no/r.json"], 2, ["--rates", "no"]),
                               (["bench", "links", "--rates", "/dev/null"], 2, ["--rates"])):
@@ -80,7 +87,11 @@ def bench_refuses_before_it_measures(folder):
                             ["empty", "--rates"])):
         refused(shoal("bench", "links", folder=folder, env=dict(environment(), **changes)), 1,
                 *words)
-    expect(os.listdir(folder) == ["empty"], os.listdir(folder))
+    refused(shoal("bench", "links", "--file", "tiny", folder=folder,
+                  env=environment(XDG_CACHE_HOME=os.path.join(folder, "a/b"))), 2, "tiny")
+    expect(sorted(os.listdir(folder)) == ["empty", "r.json", "small", "tiny"], os.listdir(folder))
+    with open(os.path.join(folder, "r.json"), encoding="utf-8") as file:
+        expect(file.read() == GOOD_RATES, what="the rates were replaced")
 
 
 @case
@@ -97,7 +108,6 @@ def ctrl_c_stops_bench(folder):
 
 # ---- bench stream ----
 
-MIB = 1 << 20
 SMALL_STREAM = ["bench", "stream", "--blocks", "12", "--block-size", "4MiB", "--tokens", "8",
                 "--steps", "3"]
 

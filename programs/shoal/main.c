@@ -64,17 +64,48 @@ static void fill_standard_streams(void)
         if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);
 }
 
+/* What was asked for takes no arguments, or no more of them. */
+static int say_too_many(const char *extra)
+{
+    cli_error("'%s' is one argument too many: see shoal --help", extra);
+    return CLI_USAGE;
+}
+
+/* shoal help, and what came after it. */
+static int help(int argc, char **argv)
+{
+    static const char *const pairs[][2] = {{"bench", "links"}, {"bench", "stream"}};
+    static char option[] = "--help";
+    size_t i = 0;
+    int words = 1;
+
+    if (argc == 0) {
+        print_usage(stdout);
+        return cli_finish(CLI_OK);
+    }
+    while (i < COMMANDS && strcmp(argv[0], commands[i].name) != 0)
+        i++;
+    if (i == COMMANDS) return *argv[0] == '-' ? say_too_many(argv[0]) : say_unknown(argv[0]);
+    for (size_t k = 0; argc > 1 && k < sizeof pairs / sizeof *pairs; k++)
+        if (!strcmp(argv[0], pairs[k][0]) && !strcmp(argv[1], pairs[k][1])) words = 2;
+    if (argc > words) return say_too_many(argv[words]);
+    return commands[i].main(words + 1, words == 1 ? (char *[]){argv[0], option, NULL}
+                                                  : (char *[]){argv[0], argv[1], option, NULL});
+}
+
 static int dispatch(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : "";
 
     for (size_t i = 0; i < COMMANDS; i++)
         if (!strcmp(word, commands[i].name)) return commands[i].main(argc - 1, argv + 1);
-    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
-        print_usage(stdout);
-        return cli_finish(CLI_OK);
+    if (!strcmp(word, "help")) return help(argc - 2, argv + 2);
+    if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+        if (argc > 2) return say_too_many(argv[2]);
+        return help(0, NULL);
     }
     if (!strcmp(word, "--version") || !strcmp(word, "-V")) {
+        if (argc > 2) return say_too_many(argv[2]);
         printf("shoal %s\n", shoal_version());
         return cli_finish(CLI_OK);
     }
@@ -85,16 +116,10 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static char help[] = "--help";
-
     fill_standard_streams();
     setvbuf(stderr, NULL, _IOLBF, BUFSIZ);
     /* Writing to a closed pipe or past a file-size limit is an error to report, not the end. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    if (argc == 3 && !strcmp(argv[1], "help"))
-        return dispatch(3, (char *[]){argv[0], argv[2], help, NULL});
-    if (argc == 4 && !strcmp(argv[1], "help"))
-        return dispatch(4, (char *[]){argv[0], argv[2], argv[3], help, NULL});
     return dispatch(argc, argv);
 }

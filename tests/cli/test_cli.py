@@ -69,6 +69,23 @@ def no_or_unknown_command(folder):
     refused(shoal("xyzzy"), 2, "xyzzy", "inspect")
 
 
+@case
+def no_argument_of_help_and_version_is_ignored(folder):
+    """Found by a hostile tester: what came after them had no effect."""
+    for args, word in ((["--version", "x"], "'x'"), (["-V", "--json"], "'--json'"),
+                       (["-h", "--steps"], "'--steps'"), (["--help", "generate"], "'generate'"),
+                       (["help", "--trace", "t.json"], "'--trace'"),
+                       (["help", "generate", "x"], "'x'"), (["help", "generate", "-p", "x"], "'-p'"),
+                       (["help", "generate", "stream"], "'stream'"),
+                       (["help", "bench", "lynx"], "'lynx'"),
+                       (["help", "bench", "stream", "--json"], "'--json'"),
+                       (["help", "help"], "'help'"), (["help", "genrate"], "generate")):
+        refused(shoal(*args, folder=folder), 2, word)
+    for args in (["help"], ["help", "bench", "links"], ["-V"], ["-h"]):
+        result = shoal(*args)
+        expect(result.code == 0 and result.err == "" and result.out, result, args)
+
+
 BAD_OPTIONS = [
     # arguments after `generate -p x`, words that the error must hold
     (["--stepz", "4"], ["--stepz", "--steps"]),

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -13,7 +14,6 @@
 #include "pipeline/target.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,35 +182,40 @@ static void report_text(const struct report *r, struct text *t)
             f->spread);
 }
 
-static json_t *report_json(const struct report *r)
+/* NULL when out of memory; else mem_free'd by the caller. */
+static char *report_json(const struct report *r)
 {
     const struct links_figures *f = r->figures;
     const struct rates *rates = &f->rates;
     json_t *object = json_object();
+    bool failed = !object;
+    char *text;
 
-    json_object_set_new(object, "device", json_string(r->device));
-    json_object_set_new(object, "threads", json_integer(r->threads));
-    json_object_set_new(object, "link_bytes", json_real(rates->link_bytes));
-    json_object_set_new(object, "link_cached_bytes", json_real(f->link_cached_bytes));
-    json_object_set_new(object, "disk_sequential_bytes", json_real(rates->disk_sequential_bytes));
-    json_object_set_new(object, "disk_bytes", json_real(rates->disk_bytes));
-    json_object_set_new(object, "reader", json_string(f->reader));
-    json_object_set_new(object, "page_cache", json_boolean(f->cached));
-    json_object_set_new(object, "file", json_text(r->file));
-    json_object_set_new(object, "file_bytes", json_integer((json_int_t)f->file_bytes));
-    json_object_set_new(object, "pack_bytes", json_real(rates->pack_bytes));
-    json_object_set_new(object, "unpack_bytes", json_real(rates->unpack_bytes));
-    json_object_set_new(object, "packed_part", json_real(f->packed_part));
-    json_object_set_new(object, "linear_flops", json_real(rates->flops[WORK_LINEAR]));
-    json_object_set_new(object, "attention_flops", json_real(rates->flops[WORK_ATTENTION]));
-    json_object_set_new(object, "conv_flops", json_real(rates->flops[WORK_CONV]));
-    json_object_set_new(object, "weight_bytes", json_real(rates->weight_bytes));
-    json_object_set_new(object, "memory_bytes", json_real(rates->memory_bytes));
-    json_object_set_new(object, "copy_tax", json_real(rates->copy_tax));
-    json_object_set_new(object, "read_tax", json_real(rates->read_tax));
-    json_object_set_new(object, "spread", json_real(f->spread));
-    json_object_set_new(object, "rates", json_text(r->path));
-    return object;
+    json_put(object, "device", json_string(r->device), &failed);
+    json_put(object, "threads", json_integer(r->threads), &failed);
+    json_put(object, "link_bytes", json_real(rates->link_bytes), &failed);
+    json_put(object, "link_cached_bytes", json_real(f->link_cached_bytes), &failed);
+    json_put(object, "disk_sequential_bytes", json_real(rates->disk_sequential_bytes), &failed);
+    json_put(object, "disk_bytes", json_real(rates->disk_bytes), &failed);
+    json_put(object, "reader", json_string(f->reader), &failed);
+    json_put(object, "page_cache", json_boolean(f->cached), &failed);
+    json_put(object, "file", json_text(r->file), &failed);
+    json_put(object, "file_bytes", json_integer((json_int_t)f->file_bytes), &failed);
+    json_put(object, "pack_bytes", json_real(rates->pack_bytes), &failed);
+    json_put(object, "unpack_bytes", json_real(rates->unpack_bytes), &failed);
+    json_put(object, "packed_part", json_real(f->packed_part), &failed);
+    json_put(object, "linear_flops", json_real(rates->flops[WORK_LINEAR]), &failed);
+    json_put(object, "attention_flops", json_real(rates->flops[WORK_ATTENTION]), &failed);
+    json_put(object, "conv_flops", json_real(rates->flops[WORK_CONV]), &failed);
+    json_put(object, "weight_bytes", json_real(rates->weight_bytes), &failed);
+    json_put(object, "memory_bytes", json_real(rates->memory_bytes), &failed);
+    json_put(object, "copy_tax", json_real(rates->copy_tax), &failed);
+    json_put(object, "read_tax", json_real(rates->read_tax), &failed);
+    json_put(object, "spread", json_real(f->spread), &failed);
+    json_put(object, "rates", json_text(r->path), &failed);
+    text = failed ? NULL : json_print(object);
+    json_decref(object);
+    return text;
 }
 
 static enum shoal_status tell(
@@ -219,10 +224,7 @@ static enum shoal_status tell(
     struct text t = {0};
 
     if (json) {
-        json_t *object = report_json(report);
-
-        *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
-        json_decref(object);
+        *text = report_json(report);
     } else {
         report_text(report, &t);
         *text = t.data;

@@ -221,7 +221,7 @@ enum shoal_status rates_write(
             members[i].integer ? json_integer((json_int_t) * (const uint64_t *)from)
                                : json_real(*(const double *)from));
     }
-    text = failed ? NULL : json_dumps(object, JSON_INDENT(2));
+    text = failed ? NULL : json_print(object);
     json_decref(object);
     if (!text) FAIL_MEMORY(error);
     status = file_write_whole(path, text, strlen(text), error);

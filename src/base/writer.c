@@ -73,22 +73,37 @@ static bool is_file(int fd, const char *name)
            own.st_ino == named.st_ino;
 }
 
-/* A locked file of that name, or -1 and an errno: EWOULDBLOCK if another has it. */
+static bool is_regular(int fd)
+{
+    struct stat info;
+
+    return !fstat(fd, &info) && S_ISREG(info.st_mode);
+}
+
+/* A locked file of that name, or -1 and an errno: EWOULDBLOCK if another has it, ENXIO if it is a
+ * special file. */
 static int open_and_lock(const char *name)
 {
     for (;;) {
-        int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666), code;
+        /* O_NONBLOCK: opening a FIFO without a reader would wait for ever; so it is ENXIO. */
+        int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666), code;
 
         if (fd < 0) return -1;
-        if (flock(fd, LOCK_EX | LOCK_NB)) {
-            code = errno;
-            close(fd);
-            errno = code;
-            return -1;
-        }
-        if (is_file(fd, name)) return fd;
+        code = is_regular(fd) ? 0 : ENXIO;
+        if (!code && flock(fd, LOCK_EX | LOCK_NB)) code = errno;
+        if (!code && is_file(fd, name)) return fd;
         close(fd);
+        errno = code;
+        if (code) return -1;
     }
+}
+
+static enum shoal_status fail_to_lock(
+    const char *path, const char *name, int code, struct shoal_error *error)
+{
+    if (code == ENXIO || code == EISDIR || code == ELOOP)
+        FAIL(error, SHOAL_E_IO, "cannot write %s: %s is no regular file; move it away", path, name);
+    FAIL(error, SHOAL_E_IO, "cannot write %s: %s", path, strerror(code));
 }
 
 enum shoal_status writer_open_locked(
@@ -111,8 +126,7 @@ enum shoal_status writer_open_locked(
         goto fail;
     }
     if (w->fd < 0) {
-        status = error_set(
-            error, SHOAL_E_IO, __FILE__, __LINE__, "cannot write %s: %s", path, strerror(errno));
+        status = fail_to_lock(path, name, errno, error);
         goto fail;
     }
     w->temporary = name;

@@ -21,7 +21,7 @@ enum shoal_status writer_open(
 /*
  * The temporary is locked, and is the path's own: `path`.part. *busy: another process (or another
  * writer of this one) writes it now, and nothing was opened. What a process that died has left of
- * one is written over.
+ * one is written over; anything but a file is refused, without blocking on it.
  */
 enum shoal_status writer_open_locked(
     const char *path, struct writer *writer, bool *busy, struct shoal_error *error) SHOAL_CHECKED;

@@ -7,6 +7,8 @@
 #include "base/tree.h"
 #include "base/writer.h"
 
+#include <fcntl.h>
+
 static void assert_holds(const char *name, const char *text)
 {
     struct shoal_error error = {0};
@@ -74,6 +76,38 @@ static void test_locked(void **state)
     assert_false(busy);
     writer_close(&second);
     assert_int_equal(files_in("l"), 1);
+}
+
+/* Nothing but a file is opened, and nothing is waited for. */
+static void test_locked_no_file(void **state)
+{
+    struct shoal_error error = {0};
+    struct writer writer;
+    bool busy;
+    int reader;
+
+    (void)state;
+    assert_int_equal(mkdir(at("s"), 0755), 0);
+    assert_int_equal(mkfifo(at("s/fifo.part"), 0600), 0);
+    assert_int_equal(mkfifo(at("s/read.part"), 0600), 0);
+    assert_int_equal(mkdir(at("s/folder.part"), 0755), 0);
+    assert_int_equal(symlink("/dev/null", at("s/link.part")), 0);
+    assert_int_equal(symlink("nothing", at("s/dangling.part")), 0);
+    reader = open(at("s/read.part"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    alarm(60); /* rather than for ever */
+    for (int i = 0; i < 5; i++) {
+        const char *const names[] = {"s/fifo", "s/read", "s/folder", "s/link", "s/dangling"};
+
+        assert_int_equal(writer_open_locked(at(names[i]), &writer, &busy, &error), SHOAL_E_IO);
+        assert_false(busy);
+        if (!strstr(error.text, names[i]) || !strstr(error.text, ".part is no regular file"))
+            fail_msg("%s", error.text);
+        writer_close(&writer);
+    }
+    alarm(0);
+    close(reader);
+    assert_int_equal(files_in("s"), 5);
 }
 
 static void test_nameless(void **state)
@@ -215,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commit_and_close),
         cmocka_unit_test(test_locked),
+        cmocka_unit_test(test_locked_no_file),
         cmocka_unit_test(test_nameless),
         cmocka_unit_test(test_appending),
         cmocka_unit_test(test_trees),

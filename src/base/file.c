@@ -25,6 +25,13 @@ enum file_kind file_kind(const char *path)
     return S_ISDIR(info.st_mode) ? FILE_FOLDER : FILE_OTHER;
 }
 
+bool file_is_link(const char *path)
+{
+    struct stat info;
+
+    return !lstat(path, &info) && S_ISLNK(info.st_mode);
+}
+
 static int64_t modified_ns(const struct stat *info)
 {
     return (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec;

@@ -46,6 +46,9 @@ enum shoal_status file_remove(const char *path, struct shoal_error *error) SHOAL
 enum file_kind { FILE_NONE, FILE_REGULAR, FILE_FOLDER, FILE_OTHER };
 enum file_kind file_kind(const char *path);
 
+/* Whether the path itself is a link, wherever that leads. */
+bool file_is_link(const char *path);
+
 /* What may still be written to a folder's file system; UINT64_MAX if it cannot be told. */
 uint64_t file_free_bytes(const char *folder);
 

@@ -402,7 +402,8 @@ static enum shoal_status check_and_unpack(const struct checkpoint_tensor *tensor
     if (tensor->has_checksum && checksum_of(stored, tensor->stored_bytes) != tensor->checksum)
         FAIL(error, SHOAL_E_FORMAT,
             "%s: its bytes are not those that were written (the checksum differs); the file is "
-            "damaged: convert the original again",
+            "damaged: convert the original again, or if it is a copy in a disk cache remove it "
+            "there (shoal cache)",
             tensor->file->path);
     return tensor->packed ? unpack(tensor, stored, data, error) : SHOAL_OK;
 }

@@ -1,7 +1,8 @@
 /*
  * The cache on disk. A copy is one file, whatever the original was. Its name carries the identity
- * of the original, so that a copy of something else is never taken for it; the header says where
- * the original is, so that one can see which copies are stale.
+ * of the original, by which it is found, and its header too, so that a copy of something else that
+ * was given that name is not taken for it; the header also says where the original is, so that one
+ * can see which copies are stale.
  */
 #include "pipeline/cache.h"
 
@@ -120,23 +121,77 @@ static enum shoal_status is_plain(
     return SHOAL_OK;
 }
 
+/* ---- using it ---- */
+
+/* Opens what is in a copy's place, if it says that it is a copy of what it should be. *copy is NULL
+ * if nothing is there. */
+static enum shoal_status open_own(const char *path, const char *identity,
+    struct allowance *allowance, struct checkpoint **copy, struct shoal_error *error)
+{
+    const enum file_kind kind = file_kind(path);
+    char shown[JSON_SHOWN_BYTES];
+    const char *own, *source;
+
+    if (kind == FILE_NONE && !file_is_link(path)) return SHOAL_OK;
+    if (kind == FILE_NONE) FAIL(error, SHOAL_E_IO, "%s is a link to nothing", path);
+    TRY(checkpoint_open_within(path, allowance, copy, error));
+    own = checkpoint_metadata(*copy, CACHE_KEY_IDENTITY);
+    source = checkpoint_metadata(*copy, CACHE_KEY_SOURCE);
+    if (own && !strcmp(own, identity)) return SHOAL_OK;
+    if (own && source)
+        error_set(error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s says that it is a copy of other files, or of these before they changed: %s", path,
+            json_show(shown, source));
+    else
+        error_set(error, SHOAL_E_FORMAT, __FILE__, __LINE__,
+            "%s does not say that it is a copy, and of what", path);
+    checkpoint_close(copy);
+    return SHOAL_E_FORMAT;
+}
+
+/* Puts what helps in place of what readers of files advise: a copy was not downloaded. */
+static void advise(struct shoal_error *error, const char *dir, const char *path)
+{
+    static const char *const others[] = {
+        "download it again", "convert it again", "convert the original again"};
+
+    for (size_t i = 0; error && i < sizeof others / sizeof *others; i++) {
+        size_t length = strlen(error->text), tail = strlen(others[i]) + 2;
+
+        if (length > tail && !strcmp(error->text + length - tail + 2, others[i]))
+            error->text[length - tail] = '\0'; /* with "; " or ": " */
+    }
+    error_prefix(error,
+        "the packed copy in the cache cannot be used; remove it (shoal cache %s --remove %s), and "
+        "it is written anew: ",
+        dir, strrchr(path, '/') + 1);
+}
+
+static enum shoal_status open_copy(const char *dir, const char *path, const char *identity,
+    struct allowance *allowance, struct checkpoint **copy, struct shoal_error *error)
+{
+    enum shoal_status status;
+
+    *copy = NULL;
+    if (file_kind(path) == FILE_FOLDER)
+        FAIL(error, SHOAL_E_IO, "%s is a folder, where a packed copy belongs; move it away", path);
+    status = open_own(path, identity, allowance, copy, error);
+    if (status && status != SHOAL_E_BUDGET && status != SHOAL_E_MEMORY) advise(error, dir, path);
+    return status;
+}
+
 enum shoal_status cache_open(const char *dir, const struct checkpoint *original,
     struct allowance *allowance, struct checkpoint **copy, struct shoal_error *error)
 {
     char identity[CACHE_IDENTITY_BYTES], *path;
-    enum shoal_status status = SHOAL_OK;
+    enum shoal_status status;
     bool plain;
 
     *copy = NULL;
     TRY(is_plain(original, &plain, error));
     if (!plain) return SHOAL_OK;
     TRY(copy_path(dir, original, &path, identity, error));
-    if (file_kind(path) != FILE_NONE) status = checkpoint_open_within(path, allowance, copy, error);
-    if (status && status != SHOAL_E_BUDGET)
-        error_prefix(error,
-            "the packed copy in the cache cannot be used; remove it (shoal cache "
-            "%s --remove): ",
-            dir);
+    status = open_copy(dir, path, identity, allowance, copy, error);
     mem_free(path);
     return status;
 }
@@ -156,6 +211,30 @@ struct candidate {
 static const enum family_kind cached_kinds[] = {FAMILY_DIT, FAMILY_TEXT};
 #define CANDIDATES (sizeof cached_kinds / sizeof *cached_kinds)
 
+/* What is wrong with the copy, or in its place, is found before anything is packed: that takes
+ * minutes. */
+static enum shoal_status check_place(
+    struct candidate *c, const char *dir, struct allowance *reading, struct shoal_error *error)
+{
+    struct checkpoint *copy;
+    char *unfinished;
+    bool good;
+
+    TRY(open_copy(dir, c->path, c->identity, reading, &copy, error));
+    c->present = copy != NULL;
+    checkpoint_close(&copy);
+    if (c->present) return SHOAL_OK;
+    unfinished = mem_format("%s/" CACHE_NAME_PREFIX "%s" CACHE_UNFINISHED_SUFFIX, dir, c->identity);
+    if (!unfinished) FAIL_MEMORY(error);
+    good = !file_is_link(unfinished) && file_kind(unfinished) != FILE_FOLDER &&
+           file_kind(unfinished) != FILE_OTHER;
+    if (!good)
+        error_set(error, SHOAL_E_IO, __FILE__, __LINE__,
+            "cannot write %s: %s is no regular file; move it away", c->path, unfinished);
+    mem_free(unfinished);
+    return good ? SHOAL_OK : SHOAL_E_IO;
+}
+
 static enum shoal_status open_candidate(struct candidate *c, const struct shoal_model_paths *paths,
     enum family_kind kind, const char *dir, struct allowance *reading, struct shoal_error *error)
 {
@@ -173,7 +252,7 @@ static enum shoal_status open_candidate(struct candidate *c, const struct shoal_
         c->packs = c->packs || c->list.items[i].packs;
     TRY_OR_FAIL(copy_path(dir, c->checkpoint, &c->path, c->identity, error));
     TRY_OR_FAIL(absolute_path(checkpoint_path(c->checkpoint), &c->source, error));
-    c->present = file_kind(c->path) == FILE_REGULAR;
+    TRY_OR_FAIL(check_place(c, dir, reading, error));
 fail:
     mem_free(config);
     mem_free(part);

@@ -8,6 +8,7 @@
  * original is. */
 #define CACHE_NAME_PREFIX "shoal-"
 #define CACHE_NAME_SUFFIX ".safetensors"
+#define CACHE_UNFINISHED_SUFFIX CACHE_NAME_SUFFIX ".part" /* base/writer.h */
 #define CACHE_IDENTITY_DIGITS 16
 #define CACHE_IDENTITY_BYTES (CACHE_IDENTITY_DIGITS + 1)
 #define CACHE_KEY_IDENTITY "shoal.cache.identity"
@@ -18,8 +19,8 @@
 enum shoal_status cache_identify(const struct checkpoint *checkpoint,
     char identity[CACHE_IDENTITY_BYTES], struct shoal_error *error) SHOAL_CHECKED;
 
-/* Opens the copy that the folder has of this checkpoint; *copy is NULL if it has none. The
- * allowance may be NULL. */
+/* Opens the copy that the folder has of this checkpoint; *copy is NULL if it has none. What is in
+ * its place and is no copy of this checkpoint is an error. The allowance may be NULL. */
 enum shoal_status cache_open(const char *dir, const struct checkpoint *original,
     struct allowance *allowance, struct checkpoint **copy, struct shoal_error *error) SHOAL_CHECKED;
 

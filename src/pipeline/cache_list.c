@@ -9,8 +9,6 @@
 
 #include <string.h>
 
-#define UNFINISHED_SUFFIX ".part" /* base/writer.h */
-
 enum entry_state {
     ENTRY_CURRENT,
     ENTRY_CHANGED,
@@ -56,7 +54,7 @@ static bool is_own_name(const char *name, bool *unfinished)
         strspn(name + prefix, "0123456789abcdef") != CACHE_IDENTITY_DIGITS)
         return false;
     name += prefix + CACHE_IDENTITY_DIGITS;
-    *unfinished = !strcmp(name, CACHE_NAME_SUFFIX UNFINISHED_SUFFIX);
+    *unfinished = !strcmp(name, CACHE_UNFINISHED_SUFFIX);
     return *unfinished || !strcmp(name, CACHE_NAME_SUFFIX);
 }
 
@@ -202,10 +200,13 @@ static enum shoal_status remove_entry(
     bool busy = false;
     char *copy;
 
-    if (e->state == ENTRY_UNFINISHED) {
+    /* What is no file has no writer. */
+    if (e->state == ENTRY_UNFINISHED && file_kind(e->path) == FILE_REGULAR &&
+        !file_is_link(e->path)) {
+        const size_t more = strlen(CACHE_UNFINISHED_SUFFIX) - strlen(CACHE_NAME_SUFFIX);
         enum shoal_status status;
 
-        copy = mem_format("%.*s", (int)(strlen(e->path) - strlen(UNFINISHED_SUFFIX)), e->path);
+        copy = mem_format("%.*s", (int)(strlen(e->path) - more), e->path);
         if (!copy) FAIL_MEMORY(error);
         /* Whoever gets the lock may remove the file, and does so by writing nothing. */
         status = writer_open_locked(copy, &writer, &busy, error);

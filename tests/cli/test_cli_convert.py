@@ -7,6 +7,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -275,6 +276,82 @@ def the_cache_must_be_a_folder(folder):
         refused(result, 1, target)
     refused(shoal("generate", "-p", "x", "--disk-cache", ""), 2, "--disk-cache", "empty")
     expect(os.listdir(folder) == ["file"], os.listdir(folder))
+
+
+def fill_cache(folder, model="mini", cache="c"):
+    """Where the DiT's and the text encoder's copies lie, larger first."""
+    expect(shoal("generate", "-m", model, "-p", "x", *SMALL, "-o", "f.png", "--wire", "packed",
+                 "--disk-cache", cache, folder=folder).code == 0, what="filling the cache")
+    path = os.path.join(folder, cache)
+    return sorted(os.listdir(path), key=lambda name: -os.path.getsize(os.path.join(path, name)))
+
+
+def generate_with_cache(folder, cache="c", model="mini"):
+    """Ends by itself should it hang."""
+    return shoal("generate", "-m", model, "-p", "x", "--json", *SMALL, "-o", "f.png", "--wire",
+                 "packed", "--disk-cache", cache, folder=folder, before=lambda: signal.alarm(60))
+
+
+@case
+def a_copy_of_something_else_is_not_used(folder):
+    """Under the right name: of a model of the same shapes, of a text encoder, of who knows what."""
+    want = hashes(shoal("generate", "-p", "x", "--json", *SMALL, folder=folder))
+    expect(shoal("convert", "mini", "alt", "--wire", "raw", folder=folder).code == 0, what="alt")
+    path = os.path.join(folder, "alt", "transformer", "diffusion_pytorch_model.safetensors")
+    header, start = read_header(path)
+    with open(path, "r+b") as file:
+        file.seek(start + header["layers.5.feed_forward.w1.weight"]["data_offsets"][0])
+        file.write(bytes(10000))
+    names, others = fill_cache(folder), fill_cache(folder, "alt", "d")
+    expect(shoal("convert", DIT, "nameless", folder=folder).code == 0, what="convert")
+    target = os.path.join(folder, "c", names[0])
+    for source, word in ((os.path.join("d", others[0]), os.path.join(folder, "alt")),
+                         (os.path.join("c", names[1]), "text_encoder"),
+                         ("nameless", "does not say")):
+        shutil.copy(os.path.join(folder, source), target)
+        refused(generate_with_cache(folder), 1, word, f"shoal cache c --remove {names[0]}")
+        refused(shoal("plan", "-p", "x", "--wire", "packed", "--disk-cache", "c", folder=folder),
+                1, word)
+        result = shoal("cache", "c", folder=folder)
+        expect(re.search(names[0] + " .* unusable", result.out), result)
+    expect(shoal("cache", "c", "--remove", names[0], folder=folder).code == 0, what="--remove")
+    expect(hashes(generate_with_cache(folder)) == want, what="another picture")
+
+
+@case
+def a_damaged_copy_is_to_be_removed(folder):
+    """Before the other copy is written; nobody can download it."""
+    for name in fill_cache(folder):
+        path = os.path.join(folder, "c", name)
+        for bytes_left in (100000, 1000, 0):
+            os.truncate(path, bytes_left)
+            result = generate_with_cache(folder)
+            refused(result, 1, f"shoal cache c --remove {name}", "written anew")
+            expect("again" not in result.err and "GB/s" not in result.err, result)
+        os.remove(path)
+
+
+@case
+def what_is_no_file_is_no_copy(folder):
+    """Found before anything is written, and without waiting for who opens the other end."""
+    makers = (os.mkdir, os.mkfifo, lambda path: os.symlink("/nonexistent", path),
+              lambda path: os.symlink("/dev/null", path))
+    for name in fill_cache(folder):
+        for ending in ("", ".part"):
+            for make in makers:
+                for other in os.listdir(os.path.join(folder, "c")):
+                    os.remove(os.path.join(folder, "c", other))
+                path = os.path.join(folder, "c", name + ending)
+                make(path)
+                result = generate_with_cache(folder)
+                refused(result, 1, name)
+                expect("GB/s" not in result.err, result, "something was packed")
+                expect(os.listdir(os.path.join(folder, "c")) == [name + ending], what="written")
+                result = shoal("cache", "c", "--remove", folder=folder,
+                               before=lambda: signal.alarm(60))
+                expect(result.code == (1 if make is os.mkdir else 0), result)
+                if make is os.mkdir:
+                    os.rmdir(path)
 
 
 if __name__ == "__main__":

@@ -410,12 +410,17 @@ struct shoal_cache_state {
     uint64_t missing_bytes; /* of the originals of those that have none */
 };
 
-/* What the cache `dir` has for the model that the paths name. Writes nothing. */
+/*
+ * What the cache `dir` has for the model that the paths name. Writes nothing. A folder that the
+ * model's files lie in is SHOAL_E_INVALID; a copy that cannot be used, or something else in its
+ * place, is an error that says what to do.
+ */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_look(const struct shoal_model_paths *paths,
     const char *dir, struct shoal_cache_state *state, struct shoal_error *error);
 
 /* Writes the copies that are not there yet; makes `dir` if need be. A copy appears complete or not
- * at all. If another process writes one already, this waits for it. */
+ * at all. If another process writes one already, this waits for it. Fails as shoal_cache_look does,
+ * before it writes anything. */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_prepare(const struct shoal_model_paths *paths,
     const char *dir, const struct shoal_pack_callbacks *callbacks, struct shoal_error *error);
 

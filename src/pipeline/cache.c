@@ -77,12 +77,20 @@ enum shoal_status cache_identify(const struct checkpoint *checkpoint,
     return status;
 }
 
+/* Of a file, with the last '/'; mem_free'd by the caller. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? mem_format("%.*s", (int)(slash - path) + 1, path) : mem_strdup(".");
+}
+
 /* The checkpoint's path from the root, mem_free'd by the caller. Links in its last name stay: what
  * they point to may be called anything. */
 static enum shoal_status absolute_path(const char *path, char **whole, struct shoal_error *error)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    char *folder = slash ? mem_format("%.*s", (int)(slash - path) + 1, path) : mem_strdup(".");
+    char *folder = folder_of(path);
     enum shoal_status status;
     char *real = NULL;
 
@@ -269,11 +277,68 @@ static void close_candidates(struct candidate candidates[CANDIDATES])
     }
 }
 
+static enum shoal_status refuse_folder_of(
+    const char *dir, const char *path, struct shoal_error *error)
+{
+    char *folder = file_kind(path) == FILE_FOLDER ? mem_strdup(path) : folder_of(path);
+    bool same;
+
+    if (!folder) FAIL_MEMORY(error);
+    same = tree_same(dir, folder);
+    mem_free(folder);
+    if (!same) return SHOAL_OK;
+    FAIL(error, SHOAL_E_INVALID,
+        "%s: files of the model are there (%s), and packed copies beside them would be taken for "
+        "more of them: name another folder for the cache",
+        dir, path);
+}
+
+/* Where a file lies by its name, and where it lies if that is a link. */
+static enum shoal_status refuse_folders_of(
+    const char *dir, const struct checkpoint *checkpoint, struct shoal_error *error)
+{
+    enum shoal_status status = SHOAL_OK;
+
+    for (size_t i = 0; i < checkpoint_file_count(checkpoint) && !status; i++) {
+        const char *path = checkpoint_file(checkpoint, i)->path;
+        char *real = NULL;
+
+        status = refuse_folder_of(dir, path, error);
+        if (!status) status = tree_real(path, &real, error);
+        if (!status) status = refuse_folder_of(dir, real, error);
+        mem_free(real);
+    }
+    return status;
+}
+
+/* A part that was found in a folder is found by being the only one there. */
+static enum shoal_status check_folder(const struct candidate candidates[CANDIDATES],
+    const struct shoal_model_paths *paths, const char *dir, struct shoal_error *error)
+{
+    for (int kind = 0; kind < FAMILY_KINDS; kind++) {
+        struct shoal_error other = {0};
+        enum shoal_status status;
+        char *part = NULL;
+
+        status = part_find(paths, (enum family_kind)kind, &part, &other);
+        /* One that has no copy may be missing here: opening the model will say so. */
+        if (status == SHOAL_E_MISSING) continue;
+        if (!status) status = refuse_folder_of(dir, part, &other);
+        mem_free(part);
+        if (status && error) *error = other;
+        TRY(status);
+    }
+    for (size_t i = 0; i < CANDIDATES; i++)
+        if (candidates[i].checkpoint) TRY(refuse_folders_of(dir, candidates[i].checkpoint, error));
+    return SHOAL_OK;
+}
+
 /* Of two parts that lie in one file the second is not counted: they have one copy. */
 static enum shoal_status open_candidates(struct candidate candidates[CANDIDATES],
     const struct shoal_model_paths *paths, const char *dir, struct shoal_error *error)
 {
     struct allowance reading = part_allowance(paths);
+    bool packs = false;
 
     for (size_t i = 0; i < CANDIDATES; i++) {
         struct candidate *c = &candidates[i];
@@ -282,8 +347,9 @@ static enum shoal_status open_candidates(struct candidate candidates[CANDIDATES]
         for (size_t k = 0; k < i; k++)
             if (c->path && candidates[k].path && !strcmp(c->path, candidates[k].path))
                 c->packs = false;
+        packs = packs || c->packs;
     }
-    return SHOAL_OK;
+    return packs ? check_folder(candidates, paths, dir, error) : SHOAL_OK;
 }
 
 enum shoal_status shoal_cache_look(const struct shoal_model_paths *paths, const char *dir,

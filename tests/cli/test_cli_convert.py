@@ -354,5 +354,27 @@ def what_is_no_file_is_no_copy(folder):
                     os.rmdir(path)
 
 
+@case
+def a_models_own_folders_hold_no_cache(folder):
+    """Copies beside a part's file would make it one of several."""
+    expect(shoal("convert", "mini", "m", "--wire", "raw", folder=folder).code == 0, what="convert")
+    os.symlink("m/text_encoder", os.path.join(folder, "link"))
+    before = files_below(folder)
+    for cache in ("m/transformer", "m/transformer/", "m/../m/text_encoder", "m/vae", "link"):
+        for command in ("generate", "plan"):
+            result = shoal(command, "-m", "m", "-p", "x", *SMALL, "--wire", "packed",
+                           "--disk-cache", cache, folder=folder)
+            refused(result, 2, cache, "another folder")
+            expect(files_below(folder) == before, files_below(folder))
+    os.rename(os.path.join(folder, "m", "transformer", "diffusion_pytorch_model.safetensors"),
+              os.path.join(folder, "dit.safetensors"))
+    os.symlink("../../dit.safetensors",
+               os.path.join(folder, "m/transformer/diffusion_pytorch_model.safetensors"))
+    for cache in ("m/transformer", "."):
+        refused(generate_with_cache(folder, cache, "m"), 2, cache, "another folder")
+    fill_cache(folder, "m", "m")
+    expect(generate_with_cache(folder, "m", "m").code == 0, what="the model's folder itself")
+
+
 if __name__ == "__main__":
     main()

@@ -386,6 +386,8 @@ struct shoal_pack_callbacks {
     void (*progress)(void *user, const struct shoal_pack_progress *progress);
     void (*written)(void *user, const struct shoal_packed_part *part);
     bool (*cancelled)(void *user); /* true: SHOAL_E_CANCELLED, soon */
+    /* Another process writes this copy of a cache, and is waited for; once for each. */
+    void (*waiting)(void *user, const char *path);
 };
 
 /*

@@ -37,8 +37,8 @@ static void print_total(const struct pack_progress *progress, const char *parts)
 static bool convert(
     const struct options *options, struct pack_progress *progress, FILE *json, int *code)
 {
-    struct shoal_pack_callbacks callbacks = {
-        progress, pack_progress_update, pack_progress_written, interrupt_requested};
+    struct shoal_pack_callbacks callbacks = {progress, pack_progress_update, pack_progress_written,
+        interrupt_requested, pack_progress_waiting};
     char buffer[MODEL_PATH_BYTES];
     const char *in = model_path_find(options->arguments[0], buffer);
     struct shoal_error error = {0};

@@ -29,8 +29,8 @@ void job_note(struct job *job, bool in_plan, const char *format, ...)
 static bool fill_cache(const struct shoal_model_paths *paths, int *code)
 {
     struct pack_progress progress;
-    struct shoal_pack_callbacks callbacks = {
-        &progress, pack_progress_update, pack_progress_written, interrupt_requested};
+    struct shoal_pack_callbacks callbacks = {&progress, pack_progress_update, pack_progress_written,
+        interrupt_requested, pack_progress_waiting};
     struct shoal_error error = {0};
     enum shoal_status status;
 

@@ -66,3 +66,12 @@ void pack_progress_written(void *user, const struct shoal_packed_part *part)
     progress->written_bytes += part->written_bytes;
     progress->seconds += part->seconds;
 }
+
+void pack_progress_waiting(void *user, const char *path)
+{
+    (void)user;
+    progress_clear();
+    fputs("waiting for another shoal that writes ", stderr);
+    cli_print_clean(stderr, path);
+    fputc('\n', stderr);
+}

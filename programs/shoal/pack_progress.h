@@ -19,5 +19,6 @@ void pack_progress_start(struct pack_progress *progress, FILE *json, bool quiet)
 /* The callbacks for shoal_convert and shoal_cache_prepare; `user` is a struct pack_progress. */
 void pack_progress_update(void *user, const struct shoal_pack_progress *now);
 void pack_progress_written(void *user, const struct shoal_packed_part *part);
+void pack_progress_waiting(void *user, const char *path);
 
 #endif

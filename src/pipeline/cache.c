@@ -388,13 +388,15 @@ static void wait_a_little(void)
 static enum shoal_status open_writer(struct packer *packer, const char *path, struct writer *writer,
     bool *there, struct shoal_error *error)
 {
-    bool busy = true;
+    bool busy = true, said = false;
 
     for (;;) {
         *there = file_kind(path) == FILE_REGULAR;
         if (*there) return SHOAL_OK;
         TRY(writer_open_locked(path, writer, &busy, error));
         if (!busy) break;
+        if (!said) packer_wait(packer, path);
+        said = true;
         if (!packer_go_on(packer, 0, 0)) FAIL(error, SHOAL_E_CANCELLED, "cancelled");
         wait_a_little();
     }

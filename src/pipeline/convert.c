@@ -65,6 +65,11 @@ void packer_end(struct packer *p)
     if (p->callbacks->written) p->callbacks->written(p->callbacks->user, &p->part);
 }
 
+void packer_wait(struct packer *p, const char *path)
+{
+    if (p->callbacks->waiting) p->callbacks->waiting(p->callbacks->user, path);
+}
+
 /* ---- what is to be done ---- */
 
 struct part {

@@ -25,6 +25,9 @@ void packer_begin(struct packer *packer, const char *name);
 void packer_add(struct packer *packer, const struct pack_result *result);
 void packer_end(struct packer *packer);
 
+/* It is not begun yet: another process writes `path`. */
+void packer_wait(struct packer *packer, const char *path);
+
 /* GGUF files are told by their first bytes: they are used as they are. */
 enum shoal_status convert_is_gguf(
     const struct file *file, bool *gguf, struct shoal_error *error) SHOAL_CHECKED;

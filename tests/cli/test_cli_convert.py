@@ -4,6 +4,7 @@
     python3 tests/cli/test_cli_convert.py path/to/shoal [part of a case's name]
 """
 
+import fcntl
 import json
 import os
 import re
@@ -11,6 +12,8 @@ import shutil
 import signal
 import struct
 import subprocess
+import threading
+import time
 
 from harness import (SHOAL, SMALL, SOURCE, TIMEOUT, case, default_signals, environment, expect,
                      main, refused, shoal, small_files_only)
@@ -374,6 +377,28 @@ def a_models_own_folders_hold_no_cache(folder):
         refused(generate_with_cache(folder, cache, "m"), 2, cache, "another folder")
     fill_cache(folder, "m", "m")
     expect(generate_with_cache(folder, "m", "m").code == 0, what="the model's folder itself")
+
+
+@case
+def waiting_for_another_is_said(folder):
+    """Once, and what it waits for; then the copy that the other has written is used."""
+    name = fill_cache(folder)[0]
+    path = os.path.join(folder, "c", name)
+    os.rename(path, path + ".kept")
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with subprocess.Popen([SHOAL, "generate", "-p", "x", *SMALL, "-o", "f.png", "--wire",
+                               "packed", "--disk-cache", "c"], cwd=folder, env=environment(),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            timer = threading.Timer(30, run.kill)
+            timer.start()
+            line = run.stderr.readline()
+            expect(line == f"waiting for another shoal that writes c/{name}\n", line)
+            time.sleep(0.5)
+            os.rename(path + ".kept", path)
+            out, err = run.communicate(timeout=TIMEOUT)
+            timer.cancel()
+    expect(run.returncode == 0 and "waiting" not in err, (run.returncode, out, err))
 
 
 if __name__ == "__main__":

@@ -459,7 +459,7 @@ static void test_cancel_anywhere(void **state)
 {
     size_t before;
     struct stop stop = {0};
-    struct shoal_pack_callbacks callbacks = {&stop, check_progress, check_part, stop_at};
+    struct shoal_pack_callbacks callbacks = {&stop, check_progress, check_part, stop_at, NULL};
     struct shoal_error error = {0};
     bool done = false;
 

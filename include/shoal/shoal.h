@@ -433,14 +433,27 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_prepare(const struct shoal
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_list(
     const char *dir, bool json, char **text, struct shoal_error *error);
 
-/* Removes the copies of these names, as shoal_cache_list says them; `count` 0: all. Other files are
- * never touched. */
-SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_remove(const char *dir,
-    const char *const *names, size_t count, uint64_t *removed_bytes, struct shoal_error *error);
+/* Called from the thread that called the function. */
+struct shoal_cache_callbacks {
+    void *user;
+    void (*failed)(void *user, const struct shoal_error *error); /* one could not be removed */
+};
 
-/* Removes the copies that match no original any more, and what was left of interrupted ones. */
-SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_remove_stale(
-    const char *dir, uint64_t *removed_bytes, struct shoal_error *error);
+/*
+ * Removes the copies of these names, as shoal_cache_list says them; `count` 0: all. Nothing is
+ * removed if there is none of one of the names. What cannot be removed is left, and the others are
+ * removed all the same: the callbacks (NULL allowed) are told of each, and the status and the error
+ * are those of the first. Other files are never touched.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_remove(const char *dir,
+    const char *const *names, size_t count, const struct shoal_cache_callbacks *callbacks,
+    uint64_t *removed_bytes, struct shoal_error *error);
+
+/* The same of the copies that match no original any more, and of what was left of interrupted
+ * ones. */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_remove_stale(const char *dir,
+    const struct shoal_cache_callbacks *callbacks, uint64_t *removed_bytes,
+    struct shoal_error *error);
 
 /* ---- machine ---- */
 

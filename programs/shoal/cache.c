@@ -25,23 +25,32 @@ static int list(const struct options *options)
     return CLI_OK;
 }
 
+/* `user` counts them. */
+static void say_failure(void *user, const struct shoal_error *error)
+{
+    ++*(int *)user;
+    cli_fail(error);
+}
+
 static int remove_copies(const struct options *options)
 {
+    int failures = 0;
+    const struct shoal_cache_callbacks callbacks = {&failures, say_failure};
     struct shoal_error error = {0};
     uint64_t bytes = 0;
     enum shoal_status status;
 
     if (options->remove_stale)
-        status = shoal_cache_remove_stale(options->argument, &bytes, &error);
+        status = shoal_cache_remove_stale(options->argument, &callbacks, &bytes, &error);
     else
         status = shoal_cache_remove(options->argument, options->arguments + 1,
-            (size_t)options->argument_count - 1, &bytes, &error);
-    if (status != SHOAL_OK) return cli_fail(&error);
+            (size_t)options->argument_count - 1, &callbacks, &bytes, &error);
+    if (status != SHOAL_OK && !failures) return cli_fail(&error);
     if (options->json)
         printf("{\"removed_bytes\": %llu}\n", (unsigned long long)bytes);
     else
         printf("removed %s\n", cli_size(bytes).text);
-    return CLI_OK;
+    return failures ? CLI_FAILED : CLI_OK;
 }
 
 /* False, having said why, unless the arguments make sense together. */

@@ -220,6 +220,25 @@ static enum shoal_status remove_entry(
     return SHOAL_OK;
 }
 
+/* What has come of the entries so far. */
+struct removal {
+    const struct shoal_cache_callbacks *callbacks; /* may be NULL */
+    uint64_t *removed_bytes;
+    enum shoal_status status; /* of the first that could not be removed */
+    struct shoal_error *error;
+};
+
+static void try_entry(struct removal *r, const struct entry *e)
+{
+    struct shoal_error error = {0};
+    enum shoal_status status = remove_entry(e, r->removed_bytes, &error);
+
+    if (!status) return;
+    if (!r->status && r->error) *r->error = error;
+    if (!r->status) r->status = status;
+    if (r->callbacks && r->callbacks->failed) r->callbacks->failed(r->callbacks->user, &error);
+}
+
 static const struct entry *find_entry(const struct listing *listing, const char *name)
 {
     for (size_t i = 0; i < listing->count; i++)
@@ -228,8 +247,11 @@ static const struct entry *find_entry(const struct listing *listing, const char 
 }
 
 enum shoal_status shoal_cache_remove(const char *dir, const char *const *names, size_t count,
-    uint64_t *removed_bytes, struct shoal_error *error)
+    const struct shoal_cache_callbacks *callbacks, uint64_t *removed_bytes,
+    struct shoal_error *error)
 {
+    struct removal removal = {
+        .callbacks = callbacks, .removed_bytes = removed_bytes, .error = error};
     struct listing listing = {0};
     enum shoal_status status;
 
@@ -240,24 +262,27 @@ enum shoal_status shoal_cache_remove(const char *dir, const char *const *names, 
         if (!find_entry(&listing, names[i]))
             status = error_set(error, SHOAL_E_MISSING, __FILE__, __LINE__,
                 "%s: the cache has no '%s'; shoal cache %s lists what it has", dir, names[i], dir);
-    for (size_t i = 0; i < (count ? count : listing.count) && !status; i++)
-        status = remove_entry(
-            count ? find_entry(&listing, names[i]) : &listing.entries[i], removed_bytes, error);
+    if (status) goto fail;
+    for (size_t i = 0; i < (count ? count : listing.count); i++)
+        try_entry(&removal, count ? find_entry(&listing, names[i]) : &listing.entries[i]);
+    status = removal.status;
 fail:
     listing_fini(&listing);
     return status;
 }
 
-enum shoal_status shoal_cache_remove_stale(
-    const char *dir, uint64_t *removed_bytes, struct shoal_error *error)
+enum shoal_status shoal_cache_remove_stale(const char *dir,
+    const struct shoal_cache_callbacks *callbacks, uint64_t *removed_bytes,
+    struct shoal_error *error)
 {
+    struct removal removal = {
+        .callbacks = callbacks, .removed_bytes = removed_bytes, .error = error};
     struct listing listing = {0};
     enum shoal_status status = list_entries(dir, &listing, error);
 
     *removed_bytes = 0;
     for (size_t i = 0; i < listing.count && !status; i++)
-        if (listing.entries[i].state != ENTRY_CURRENT)
-            status = remove_entry(&listing.entries[i], removed_bytes, error);
+        if (listing.entries[i].state != ENTRY_CURRENT) try_entry(&removal, &listing.entries[i]);
     listing_fini(&listing);
-    return status;
+    return status ? status : removal.status;
 }

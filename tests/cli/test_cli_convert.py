@@ -380,6 +380,23 @@ def a_models_own_folders_hold_no_cache(folder):
 
 
 @case
+def removing_goes_on_past_what_stays(folder):
+    kept = ["shoal-1111111111111111.safetensors", "shoal-3333333333333333.safetensors.part"]
+    for option in ("--remove", "--remove-stale"):
+        for name in kept:
+            os.makedirs(os.path.join(folder, "c", name), exist_ok=True)
+        for digit in "24":
+            with open(os.path.join(folder, "c", f"shoal-{digit * 16}.safetensors"), "wb") as file:
+                file.write(b"x")
+        result = shoal("cache", "c", option, folder=folder)
+        expect(result.code == 1 and result.out == "removed 2 B\n", result)
+        for name in kept:
+            expect(result.err.count(name) == 1, result, name)
+        expect(result.err.count("shoal: error: ") == 2, result)
+        expect(sorted(os.listdir(os.path.join(folder, "c"))) == kept, what=option)
+
+
+@case
 def waiting_for_another_is_said(folder):
     """Once, and what it waits for; then the copy that the other has written is used."""
     name = fill_cache(folder)[0]

@@ -143,19 +143,56 @@ static void test_stale(void **state)
     assert_listed("stale", "original changed", true);
     assert_int_equal(look("model", "stale").present, 1);
     assert_int_equal(packed_tensors("model", "stale", FAMILY_TEXT), 0);
-    assert_ok(shoal_cache_remove_stale(at("stale"), &removed, &error));
+    assert_ok(shoal_cache_remove_stale(at("stale"), NULL, &removed, &error));
     assert_true(removed > 100000);
     assert_int_equal(files_in("stale"), 3);
     assert_listed("stale", "current", true);
     prepare("model", "stale");
     assert_int_equal(files_in("stale"), 4);
-    assert_int_equal(
-        shoal_cache_remove(at("stale"), (const char *[]){"mine.safetensors"}, 1, &removed, &error),
+    assert_int_equal(shoal_cache_remove(at("stale"), (const char *[]){"mine.safetensors"}, 1, NULL,
+                         &removed, &error),
         SHOAL_E_MISSING);
     assert_int_equal(removed, 0);
-    assert_ok(shoal_cache_remove(at("stale"), NULL, 0, &removed, &error));
+    assert_ok(shoal_cache_remove(at("stale"), NULL, 0, NULL, &removed, &error));
     assert_int_equal(files_in("stale"), 2);
-    assert_int_equal(shoal_cache_remove_stale(at("nowhere"), &removed, &error), SHOAL_E_MISSING);
+    assert_int_equal(
+        shoal_cache_remove_stale(at("nowhere"), NULL, &removed, &error), SHOAL_E_MISSING);
+}
+
+static void count_failure(void *user, const struct shoal_error *error)
+{
+    assert_int_equal(error->status, SHOAL_E_IO);
+    ++*(int *)user;
+}
+
+/* The first failure is the error, and all are told; what can be removed is. */
+static void test_not_removable(void **state)
+{
+    int failures = 0;
+    const struct shoal_cache_callbacks callbacks = {&failures, count_failure};
+    struct shoal_error error = {0};
+    uint64_t removed;
+
+    (void)state;
+    assert_int_equal(mkdir(at("kept"), 0755), 0);
+    assert_int_equal(mkdir(at("kept/shoal-1111111111111111.safetensors"), 0755), 0);
+    assert_int_equal(mkdir(at("kept/shoal-3333333333333333.safetensors"), 0755), 0);
+    for (int i = 0; i < 3; i++) {
+        enum shoal_status status;
+
+        put_text("kept/shoal-2222222222222222.safetensors", "x");
+        put_text("kept/shoal-4444444444444444.safetensors.part", "x");
+        if (i == 0)
+            status = shoal_cache_remove(at("kept"), NULL, 0, &callbacks, &removed, &error);
+        else
+            status = shoal_cache_remove_stale(
+                at("kept"), i == 1 ? &callbacks : NULL, &removed, i == 1 ? &error : NULL);
+        assert_int_equal(status, SHOAL_E_IO);
+        assert_non_null(strstr(error.text, "1111111111111111"));
+        assert_int_equal(removed, 2);
+        assert_int_equal(files_in("kept"), 2);
+        assert_int_equal(failures, i == 0 ? 2 : 4);
+    }
 }
 
 static void test_original_gone(void **state)
@@ -278,7 +315,7 @@ static void test_busy_and_cancelled(void **state)
     assert_ok(writer_open_locked(path, &other, &busy, &error));
     assert_true(busy);
     assert_int_equal(shoal_cache_prepare(&p, p.disk_cache, &callbacks, &error), SHOAL_E_CANCELLED);
-    assert_ok(shoal_cache_remove_stale(p.disk_cache, &removed, &error));
+    assert_ok(shoal_cache_remove_stale(p.disk_cache, NULL, &removed, &error));
     assert_int_equal(files_in("busy"), 2);
     writer_close(&writer);
     assert_int_equal(files_in("busy"), 1);
@@ -291,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_filled_and_used),
         cmocka_unit_test(test_packed_model),
         cmocka_unit_test(test_stale),
+        cmocka_unit_test(test_not_removable),
         cmocka_unit_test(test_original_gone),
         cmocka_unit_test(test_damaged_copy),
         cmocka_unit_test(test_two_at_once),

@@ -32,9 +32,25 @@ bool file_is_link(const char *path)
     return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
-static int64_t modified_ns(const struct stat *info)
+static int64_t to_ns(struct timespec time)
 {
-    return (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec;
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static void take_identity(struct file *file, const struct stat *info)
+{
+    file->bytes = (uint64_t)info->st_size;
+    file->modified_ns = to_ns(info->st_mtim);
+    file->changed_ns = to_ns(info->st_ctim);
+    file->names = info->st_nlink;
+}
+
+/* The time of modification can be put back; the time of change cannot, but it is also that of the
+ * last name given to the file or taken from it, as when a cache drops what is still in use. */
+static bool is_same(const struct file *file, const struct stat *info)
+{
+    return (uint64_t)info->st_size == file->bytes && to_ns(info->st_mtim) == file->modified_ns &&
+           (to_ns(info->st_ctim) == file->changed_ns || info->st_nlink != file->names);
 }
 
 enum shoal_status file_open(const char *path, struct file *file, struct shoal_error *error)
@@ -59,8 +75,7 @@ enum shoal_status file_open(const char *path, struct file *file, struct shoal_er
         FAIL_MEMORY(error);
     }
     file->fd = fd;
-    file->bytes = (uint64_t)info.st_size;
-    file->modified_ns = modified_ns(&info);
+    take_identity(file, &info);
     return SHOAL_OK;
 }
 
@@ -79,8 +94,7 @@ enum shoal_status file_look_again(struct file *file, struct shoal_error *error)
 
     if (fstat(file->fd, &info))
         FAIL(error, SHOAL_E_IO, "cannot look at %s: %s", file->path, strerror(errno));
-    file->bytes = (uint64_t)info.st_size;
-    file->modified_ns = modified_ns(&info);
+    take_identity(file, &info);
     return SHOAL_OK;
 }
 
@@ -113,7 +127,7 @@ enum shoal_status file_check_unchanged(const struct file *file, struct shoal_err
 
     if (fstat(file->fd, &info))
         FAIL(error, SHOAL_E_IO, "cannot look at %s: %s", file->path, strerror(errno));
-    if ((uint64_t)info.st_size != file->bytes || modified_ns(&info) != file->modified_ns)
+    if (!is_same(file, &info))
         FAIL(error, SHOAL_E_IO, "%s was changed while it was in use: run again", file->path);
     return SHOAL_OK;
 }

@@ -8,8 +8,9 @@
 struct file {
     int fd;
     uint64_t bytes;
-    int64_t modified_ns;
-    char *path; /* owned */
+    int64_t modified_ns, changed_ns;
+    uint64_t names; /* links to it */
+    char *path;     /* owned */
 };
 
 /* Regular files only: a folder, a FIFO or a device is refused by name, without blocking on it. */
@@ -17,14 +18,15 @@ enum shoal_status file_open(
     const char *path, struct file *file, struct shoal_error *error) SHOAL_CHECKED;
 void file_close(struct file *file); /* accepts a zeroed or closed one */
 
-/* Takes its length and its time of modification anew: what was written since belongs to it. */
+/* Takes its length and its times anew: what was written since belongs to it. */
 enum shoal_status file_look_again(struct file *file, struct shoal_error *error) SHOAL_CHECKED;
 
 /* Exactly `bytes` bytes from `offset`; a short read is SHOAL_E_IO. Thread-safe. */
 enum shoal_status file_read_at(const struct file *file, uint64_t offset, void *data, uint64_t bytes,
     struct shoal_error *error) SHOAL_CHECKED;
 
-/* SHOAL_E_IO if the file's length or time of modification is no longer what it was when opened. */
+/* SHOAL_E_IO if the file's length, time of modification or time of change is no longer what it was
+ * when opened. A name more or less is no change. */
 enum shoal_status file_check_unchanged(
     const struct file *file, struct shoal_error *error) SHOAL_CHECKED;
 

@@ -391,7 +391,7 @@ static enum shoal_status unpack(const struct checkpoint_tensor *tensor, const vo
         FAIL(error, SHOAL_E_FORMAT,
             "%s: its packed data are %llu of %s, and not what its header says", path,
             (unsigned long long)info.count, dtype_name(info.dtype));
-    wire_decode(payload, 0, count / WIRE_TILE + (count % WIRE_TILE != 0), data);
+    wire_decode(payload, info, 0, wire_tiles(count), data);
     return SHOAL_OK;
 }
 

@@ -282,6 +282,23 @@ enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chun
     return SHOAL_OK;
 }
 
+/* No header lies across two chunks: the first visit refused payloads that begin so. */
+enum shoal_status cargo_check_again(const struct cargo *cargo, const struct cargo_chunk *chunk,
+    const char *data, struct shoal_error *error)
+{
+    for (int32_t i = 0; i < chunk->copy_count; i++) {
+        const struct cargo_copy *copy = &cargo->copies[chunk->first_copy + i];
+        const struct checkpoint_tensor *tensor = cargo->parts[copy->part].tensor;
+
+        if (!tensor->packed || chunk->offset + copy->from != tensor->offset) continue;
+        if (check_payload(tensor, data + copy->from, copy->bytes, NULL))
+            FAIL(error, SHOAL_E_IO,
+                "%s was changed while it was in use (tensor %s, block %s): run again",
+                tensor->file->path, tensor->name, cargo->block->name);
+    }
+    return SHOAL_OK;
+}
+
 /* ---- packing ---- */
 
 /* A tensor's last bytes have been packed. */

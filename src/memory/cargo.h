@@ -89,6 +89,14 @@ enum shoal_status cargo_measure(const struct block *block, const struct cargo_ro
 enum shoal_status cargo_check(const struct cargo *cargo, const struct cargo_chunk *chunk,
     const char *data, struct checksum *sum, struct shoal_error *error) SHOAL_CHECKED;
 
+/*
+ * Looks at a chunk of packed files that has been read again: SHOAL_E_IO if a payload's header,
+ * which what unpacks it relies on, no longer says what the tensor is. It costs a few bytes' look.
+ * What is behind the headers may have changed: unpacking that gives rubbish and does no harm.
+ */
+enum shoal_status cargo_check_again(const struct cargo *cargo, const struct cargo_chunk *chunk,
+    const char *data, struct shoal_error *error) SHOAL_CHECKED;
+
 /* What packs cargos, one after another. */
 struct cargo_packer {
     struct pool *pool; /* NULL: the caller alone */

@@ -273,7 +273,8 @@ static enum shoal_status issue(struct intake_state *s, struct shoal_error *error
     return SHOAL_OK;
 }
 
-/* Looks at what a read brought: values on the first visit, the file's identity at a block's end. */
+/* Looks at what a read brought: values on the first visit, headers of payloads on all of them, the
+ * file's identity at a block's end. */
 static enum shoal_status check_arrival(
     const struct intake_state *s, const struct arrival *a, struct shoal_error *error)
 {
@@ -284,6 +285,8 @@ static enum shoal_status check_arrival(
         TRY(cargo_check(cargo, chunk, a->to, s->sum, error));
     else if (s->setup.kept[a->position])
         return SHOAL_OK; /* from its image */
+    else
+        TRY(cargo_check_again(cargo, chunk, a->to, error));
     if (a->chunk == cargo->chunk_count - 1) TRY(file_check_unchanged(chunk->file, error));
     return SHOAL_OK;
 }

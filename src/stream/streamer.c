@@ -189,7 +189,9 @@ static void ship(void *user)
 
 /* ---- the compute stream's side ---- */
 
-/* The host waits until a visit's copies have been given. Long only if the drive is slow. */
+/* The host waits until a visit's copies have been given. Long only if the drive is slow. Who is
+ * asked whether to go on may say no only once: it counts even if the copies were given meanwhile.
+ */
 static enum shoal_status await_given(struct streamer *s, uint64_t visit, struct shoal_error *error)
 {
     uint64_t start = clock_ns();
@@ -202,7 +204,6 @@ static enum shoal_status await_given(struct streamer *s, uint64_t visit, struct 
         cancelled = s->setup.cancelled && s->setup.cancelled(s->setup.user);
     }
     failed = s->intake.failed;
-    cancelled = cancelled && s->given <= visit;
     if (s->given > visit) failed.status = SHOAL_OK;
     mutex_unlock(&s->intake.mutex);
     s->waited_ns += clock_ns() - start;

@@ -47,7 +47,7 @@ const struct wire_path *wire_path_at(int index);
 
 uint64_t wire_encode_on(const struct wire_path *path, struct pool *pool, enum dtype dtype,
     const void *data, uint64_t count, void *payload);
-void wire_decode_on(
-    const struct wire_path *path, const void *payload, uint64_t first, uint64_t tiles, void *data);
+void wire_decode_on(const struct wire_path *path, const void *payload, struct wire_info info,
+    uint64_t first, uint64_t tiles, void *data);
 
 #endif

@@ -446,31 +446,39 @@ enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *wh
 
 /* ---- decoding ---- */
 
-struct wire_info wire_info(const void *payload)
-{
-    const struct header *header = payload;
+_Static_assert(PART_ROOM < WIRE_OVERRUN, "a part that is not there is read as one that is");
 
-    return (struct wire_info){kind_by_code(header->dtype)->dtype, header->count, header->bytes};
+/*
+ * Where a tile's part lies. Only in damaged payloads does it begin behind them; any other place
+ * will do then. One that might reach behind them, as the last ones might, is read from `room`.
+ */
+static const uint8_t *part_at(
+    const uint8_t *parts, uint64_t parts_bytes, uint64_t at, uint8_t room[PART_ROOM])
+{
+    if (at >= parts_bytes) at = 0;
+    if (parts_bytes - at >= PART_ROOM) return parts + at;
+    memset(room, 0, PART_ROOM);
+    memcpy(room, parts + at, parts_bytes - at);
+    return room;
 }
 
-void wire_decode_on(
-    const struct wire_path *path, const void *payload, uint64_t first, uint64_t tiles, void *data)
+void wire_decode_on(const struct wire_path *path, const void *payload, struct wire_info info,
+    uint64_t first, uint64_t tiles, void *data)
 {
     const uint8_t *bytes = payload;
     const struct header *header = payload;
     uint8_t *to = data;
-    const struct wire_kind *kind = kind_by_code(header->dtype);
-    struct wire_layout layout = layout_of(kind, header->count);
-    const uint64_t parts_bytes = header->bytes - layout.parts;
+    const struct wire_kind *kind = wire_kind_of(info.dtype);
+    struct wire_layout layout = layout_of(kind, info.count);
+    uint8_t room[PART_ROOM];
 
     for (uint64_t i = first; i < first + tiles; i++) {
         uint32_t entry = load_u32(bytes + HEADER_BYTES + i * 4);
         uint64_t at = (uint64_t)(entry & ~TILE_RAW) * PART_UNIT;
-        /* Only in damaged payloads does a part lie elsewhere; any other place will do then. */
         struct wire_tile tile = {header->table,
             bytes + layout.records + i * kind_record_bytes(kind),
-            bytes + layout.parts + (at < parts_bytes ? at : 0), entry & TILE_RAW};
-        uint64_t left = header->count - i * WIRE_TILE;
+            part_at(bytes + layout.parts, info.bytes - layout.parts, at, room), entry & TILE_RAW};
+        uint64_t left = info.count - i * WIRE_TILE;
         uint8_t buffer[2 * WIRE_TILE];
 
         path->decode(kind, &tile, left < WIRE_TILE ? buffer : to);
@@ -479,14 +487,14 @@ void wire_decode_on(
     }
 }
 
-_Static_assert(PART_ROOM < WIRE_OVERRUN, "a part that is not there is read as one that is");
-
-void wire_decode_reference(const void *payload, uint64_t first, uint64_t tiles, void *data)
+void wire_decode_reference(
+    const void *payload, struct wire_info info, uint64_t first, uint64_t tiles, void *data)
 {
-    wire_decode_on(wire_path_at(0), payload, first, tiles, data);
+    wire_decode_on(wire_path_at(0), payload, info, first, tiles, data);
 }
 
-void wire_decode(const void *payload, uint64_t first, uint64_t tiles, void *data)
+void wire_decode(
+    const void *payload, struct wire_info info, uint64_t first, uint64_t tiles, void *data)
 {
-    wire_decode_on(best_path(), payload, first, tiles, data);
+    wire_decode_on(best_path(), payload, info, first, tiles, data);
 }

@@ -86,25 +86,25 @@ struct wire_info {
 enum shoal_status wire_check(const void *payload, uint64_t bytes, const char *what,
     struct wire_info *info, struct shoal_error *error) SHOAL_CHECKED;
 
-/* The same of a payload that was checked. */
-struct wire_info wire_info(const void *payload);
-
 #define WIRE_HEADER_BYTES 64
 
 /*
  * What can be told from the header alone, of a payload that is said to have `bytes` bytes: the same
- * errors as wire_check's. After it, decoding stays within the payload and WIRE_OVERRUN bytes behind
- * it, whatever the payload holds.
+ * errors as wire_check's. After it, decoding what *info says stays within the payload, and on a
+ * card within WIRE_OVERRUN bytes behind it, whatever the payload holds: its header too.
  */
 enum shoal_status wire_check_header(const void *header, uint64_t bytes, const char *what,
     struct wire_info *info, struct shoal_error *error) SHOAL_CHECKED;
 
 #define WIRE_OVERRUN 2048
 
-/* Tiles [first, first + tiles) to `data`, where tile `first` begins. The payload was checked. The
- * scalar reference, and the fastest that this CPU has: the same bits. */
-void wire_decode_reference(const void *payload, uint64_t first, uint64_t tiles, void *data);
-void wire_decode(const void *payload, uint64_t first, uint64_t tiles, void *data);
+/* Tiles [first, first + tiles) to `data`, where tile `first` begins. The payload was checked to be
+ * what `info` says, which its header is not asked again. The scalar reference, and the fastest that
+ * this CPU has: the same bits. */
+void wire_decode_reference(
+    const void *payload, struct wire_info info, uint64_t first, uint64_t tiles, void *data);
+void wire_decode(
+    const void *payload, struct wire_info info, uint64_t first, uint64_t tiles, void *data);
 
 /*
  * From a sample of whole tiles of a tensor, `count` elements, two or more: what of its bytes it

@@ -28,9 +28,9 @@ static uint8_t *decode(const void *payload, struct wire_info info)
     uint64_t bytes = (uint64_t)dtype_bytes(info.dtype, (int64_t)info.count);
     uint8_t *first = room(bytes), *other = room(bytes);
 
-    wire_decode_reference(payload, 0, wire_tiles(info.count), first);
+    wire_decode_reference(payload, info, 0, wire_tiles(info.count), first);
     for (int i = 1; wire_path_at(i); i++) {
-        wire_decode_on(wire_path_at(i), payload, 0, wire_tiles(info.count), other);
+        wire_decode_on(wire_path_at(i), payload, info, 0, wire_tiles(info.count), other);
         require(!bytes || !memcmp(first, other, bytes));
     }
     free(other);

@@ -203,6 +203,7 @@ static void checkpoint_ratios(struct pool *pool, const char *path)
 struct decoding {
     const struct wire_path *path;
     const void *payload;
+    struct wire_info info;
     uint8_t *data;
     uint64_t tiles, tile_bytes;
 };
@@ -215,8 +216,8 @@ static void decode_group(void *arg, int64_t index, int worker)
     uint64_t first = (uint64_t)index * GROUP, left = d->tiles - first;
 
     (void)worker;
-    wire_decode_on(
-        d->path, d->payload, first, left < GROUP ? left : GROUP, d->data + first * d->tile_bytes);
+    wire_decode_on(d->path, d->payload, d->info, first, left < GROUP ? left : GROUP,
+        d->data + first * d->tile_bytes);
 }
 
 static void rates(struct pool *pool, enum dtype dtype, uint64_t count)
@@ -240,14 +241,14 @@ static void rates(struct pool *pool, enum dtype dtype, uint64_t count)
     printf(", check %.2f GB/s\n", one);
     for (int i = 0; wire_path_at(i); i++) {
         const struct wire_path *path = wire_path_at(i);
-        struct decoding d = {
-            path, payload, got, wire_tiles(count), (uint64_t)dtype_bytes(dtype, WIRE_TILE)};
+        struct decoding d = {path, payload, {dtype, count, bytes}, got, wire_tiles(count),
+            (uint64_t)dtype_bytes(dtype, WIRE_TILE)};
 
         MEASURE(one, size, wire_encode_on(path, NULL, dtype, data, count, payload));
         MEASURE(all, size, wire_encode_on(path, pool, dtype, data, count, payload));
         printf(
             "    %-8s encode %6.2f, %d threads %6.2f;", path->name, one, pool_workers(pool), all);
-        MEASURE(one, size, wire_decode_on(path, payload, 0, d.tiles, got));
+        MEASURE(one, size, wire_decode_on(path, payload, d.info, 0, d.tiles, got));
         MEASURE(
             all, size, pool_run(pool, (int64_t)((d.tiles + GROUP - 1) / GROUP), decode_group, &d));
         printf(" decode %6.2f, %6.2f GB/s\n", one, all);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define STAGING (CARGO_CHUNK_BYTES + 8192)
@@ -391,6 +392,95 @@ static void test_damaged_payload(void **state)
     }
 }
 
+/* Writes to the model's file behind its back, and puts back the time of modification. */
+static void change_quietly(const struct noise_model *m, uint64_t offset, const void *data, size_t n)
+{
+    struct timespec times[2];
+    struct stat info;
+    char path[64];
+    int fd;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", m->file.fd);
+    fd = open(path, O_WRONLY);
+    assert_true(fd >= 0 && !fstat(fd, &info));
+    times[0] = info.st_atim;
+    times[1] = info.st_mtim;
+    assert_int_equal(pwrite(fd, data, n, (off_t)offset), n);
+    assert_int_equal(futimens(fd, times), 0);
+    close(fd);
+}
+
+/* A payload's header that changes between two walks is found before the device trusts it. */
+static void test_payload_changes(void **state)
+{
+    static const struct {
+        uint64_t offset;
+        uint8_t bytes[8];
+        size_t count;
+    } cases[] = {{0, {'x'}, 1}, {6, {0}, 1}, {6, {2}, 1}, {8, {1}, 8}, {16, {0, 0, 0, 0, 1}, 8}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct streamer_place places[BLOCKS];
+        struct shoal_error error = {0};
+        struct noise_model m;
+        struct rig rig;
+
+        for (int n = 0; n < BLOCKS; n++)
+            places[n] = (struct streamer_place){.disk = true};
+        noise_open(&m, 4, true);
+        m.tensors[2 * BLOCKS - 1].name = "last";
+        rig_open(&rig, &m, new_device(), places, m.largest, STAGING);
+        assert_ok(rig_start(&rig, &error));
+        rig_expect(&rig, BLOCKS);
+        rig_walk(&rig);
+        /* Reading ahead ends in the middle, where the largest block takes the whole ring. */
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        change_quietly(
+            &m, m.tensors[2 * BLOCKS - 1].offset + cases[i].offset, cases[i].bytes, cases[i].count);
+        assert_int_equal(walk_until_failure(&rig, &error), SHOAL_E_IO);
+        assert_non_null(strstr(error.text, m.file.path));
+        assert_non_null(strstr(error.text, "changed while it was in use"));
+        assert_non_null(strstr(error.text, "tensor last"));
+        rig_close(&rig);
+        noise_close(&m);
+    }
+}
+
+static bool cancel_once(void *user)
+{
+    int *calls = user;
+
+    return !(*calls)++;
+}
+
+/* Who says once that it is to end need not say so again, even if the block has come meanwhile. */
+static void test_cancel_said_once(void **state)
+{
+    struct streamer_place places[BLOCKS] = {0};
+    struct noise_model m;
+    int calls = 0;
+
+    (void)state;
+    noise_open(&m, 9, false);
+    /* It is asked only if the drive is waited for. */
+    for (int round = 0; round < 50 && !calls; round++) {
+        struct shoal_error error = {0};
+        enum shoal_status status;
+        struct rig rig;
+
+        rig_open(&rig, &m, new_device(), places, m.largest * 3, 2 * STAGING);
+        rig.setup.cancelled = cancel_once;
+        rig.setup.user = &calls;
+        assert_ok(rig_start(&rig, &error));
+        status = walk_until_failure(&rig, &error);
+        assert_int_equal(status, calls ? SHOAL_E_CANCELLED : SHOAL_OK);
+        rig_close(&rig);
+    }
+    assert_true(calls > 0);
+    noise_close(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -403,6 +493,8 @@ int main(void)
         cmocka_unit_test(test_failures_leave_nothing),
         cmocka_unit_test(test_nan_weight),
         cmocka_unit_test(test_damaged_payload),
+        cmocka_unit_test(test_payload_changes),
+        cmocka_unit_test(test_cancel_said_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -407,13 +407,12 @@ static void conv2d(struct stream *stream, struct matrix y, struct matrix x, stru
 static void unpack(
     struct stream *stream, struct matrix y, device_addr payload, uint64_t payload_bytes)
 {
-    const void *from = (const void *)(uintptr_t)payload;
+    struct wire_info info = {y.dtype, (uint64_t)(y.rows * y.cols), payload_bytes};
 
     (void)stream;
     check_unpack(y, payload, payload_bytes);
-    check_payload(y, wire_info(from), payload_bytes);
-    wire_decode_reference(
-        from, 0, wire_tiles((uint64_t)(y.rows * y.cols)), (void *)(uintptr_t)y.addr);
+    wire_decode_reference((const void *)(uintptr_t)payload, info, 0, wire_tiles(info.count),
+        (void *)(uintptr_t)y.addr);
 }
 
 const struct compute_ops cpu_reference_ops = {

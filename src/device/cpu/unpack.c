@@ -7,6 +7,7 @@
 struct unpack_job {
     struct matrix y;
     const void *payload;
+    struct wire_info info;
     int64_t tiles;
 };
 
@@ -17,17 +18,17 @@ static void unpack_group(void *arg, int64_t index, int worker)
     int64_t tile_bytes = dtype_bytes(job->y.dtype, WIRE_TILE);
 
     (void)worker;
-    wire_decode(job->payload, (uint64_t)first, (uint64_t)tiles,
+    wire_decode(job->payload, job->info, (uint64_t)first, (uint64_t)tiles,
         (char *)(uintptr_t)job->y.addr + first * tile_bytes);
 }
 
 void cpu_unpack(struct stream *stream, struct matrix y, device_addr payload, uint64_t payload_bytes)
 {
+    struct wire_info info = {y.dtype, (uint64_t)(y.rows * y.cols), payload_bytes};
     struct unpack_job job = {
-        y, (const void *)(uintptr_t)payload, (int64_t)wire_tiles((uint64_t)(y.rows * y.cols))};
+        y, (const void *)(uintptr_t)payload, info, (int64_t)wire_tiles(info.count)};
 
     check_unpack(y, payload, payload_bytes);
-    check_payload(y, wire_info(job.payload), payload_bytes);
     pool_run(
         cpu_device(stream->device)->pool, ceil_div(job.tiles, GROUP_TILES), unpack_group, &job);
 }

@@ -31,7 +31,8 @@ struct uring {
     struct io_uring ring;
     int depth, under_way; /* under_way: in the ring */
     struct request_queue waiting, complete;
-    int code; /* the errno with which the kernel refuses more reads, or 0 */
+    int code;            /* the errno with which the kernel refuses more reads, or 0 */
+    uint64_t refused_ns; /* since when it says that it has too little, and does nothing; 0: not */
 
     int event;
     uint64_t count; /* of wakes; where the eventfd is read to */
@@ -62,10 +63,70 @@ static void unmap_ring(struct uring *u)
     mutex_unlock(&mapping);
 }
 
+/* How long the kernel may say that it has too little, before the ring is made and later. */
+#define TRY_NS ((uint64_t)100000000)
+#define PATIENCE_NS ((uint64_t)3000000000)
+
+static const struct timespec moment = {.tv_nsec = 1000000};
+
 /* What the kernel may say when it has too little at the moment; what is queued goes later. */
 static bool passes(int code)
 {
     return code == EINTR || code == EAGAIN || code == EBUSY || code == ENOMEM;
+}
+
+static struct io_uring_sqe *queued_at(const struct uring *u, unsigned index)
+{
+    return &u->ring.sq.sqes[(u->ring.sq.sqe_tail - 1 - index) & *u->ring.sq.kring_mask];
+}
+
+/* The reads that are queued for the kernel, which has not taken them. */
+static int count_queued(const struct uring *u)
+{
+    int count = 0;
+
+    for (unsigned i = 0; i < io_uring_sq_ready(&u->ring); i++)
+        count += queued_at(u, i)->user_data != 0;
+    return count;
+}
+
+static void fail_request(struct uring *u, struct request *request)
+{
+    request->code = u->code;
+    request->read.end_ns = clock_ns();
+    u->under_way--;
+    queue_push(&u->complete, request);
+}
+
+/* From here on the kernel is asked for nothing more. What it has not taken, it never will. */
+static void give_up(struct uring *u, int code)
+{
+    u->code = code;
+    for (unsigned i = io_uring_sq_ready(&u->ring); i-- > 0;) {
+        struct request *request = (struct request *)(uintptr_t)queued_at(u, i)->user_data;
+
+        if (request)
+            fail_request(u, request);
+        else
+            u->armed = false;
+    }
+    /* No wake can arrive: nobody may be left waiting for one. */
+    if (!u->armed) u->woken = true;
+}
+
+/*
+ * What came of asking the kernel. It may have too little for a while, but not for ever: where none
+ * of the reads under way are the kernel's, none will end, and what it lacks will not come of them.
+ */
+static void hear(struct uring *u, int result)
+{
+    if (result >= 0 || result == -EINTR || u->under_way > count_queued(u))
+        u->refused_ns = 0;
+    else if (!u->refused_ns)
+        u->refused_ns = clock_ns();
+    if (result < 0 &&
+        (!passes(-result) || (u->refused_ns && clock_ns() - u->refused_ns > PATIENCE_NS)))
+        give_up(u, -result);
 }
 
 /* Gives a read to the kernel. A place is free: the ring has one for each read and for the wake. */
@@ -73,7 +134,6 @@ static void give(
     struct uring *u, int fd, void *to, uint64_t bytes, uint64_t offset, struct request *request)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
-    int given;
 
     io_uring_prep_read(sqe, fd, to, (unsigned)bytes, offset);
     io_uring_sqe_set_data(sqe, request);
@@ -82,30 +142,25 @@ static void give(
      * own threads: else it would be copied, or even waited for, right here.
      */
     if (request && (!request->direct || request->again)) sqe->flags |= IOSQE_ASYNC;
-    given = io_uring_submit(&u->ring);
-    if (given < 0 && !passes(-given)) u->code = -given;
+    hear(u, io_uring_submit(&u->ring));
 }
 
 static void arm(struct uring *u)
 {
-    if (!u->code) give(u, u->event, &u->count, sizeof u->count, 0, NULL);
+    u->woken = u->code != 0; /* where no wake can arrive any more */
     u->armed = !u->code;
-    /* Where no wake can arrive any more nobody may be left waiting for one. */
-    u->woken = !u->armed;
+    if (u->armed) give(u, u->event, &u->count, sizeof u->count, 0, NULL);
 }
 
 /* The next of a request's reads. */
 static void advance(struct uring *u, struct request *request)
 {
-    if (!u->code) {
-        request_aim(request);
-        give(u, request->fd, request->to, request->bytes, request->offset, request);
+    if (u->code) {
+        fail_request(u, request);
+        return;
     }
-    if (!u->code) return;
-    request->code = u->code;
-    request->read.end_ns = clock_ns();
-    u->under_way--;
-    queue_push(&u->complete, request);
+    request_aim(request);
+    give(u, request->fd, request->to, request->bytes, request->offset, request);
 }
 
 /* Begins what waits while there is room; after one that was in the page cache the rest waits until
@@ -148,13 +203,11 @@ static void reap(struct uring *u)
 
 static void wait_for_news(struct uring *u)
 {
-    static const struct timespec moment = {.tv_nsec = 1000000};
     int result = u->code ? -u->code : io_uring_submit_and_wait(&u->ring, 1);
 
-    if (result >= 0 || result == -EINTR) return;
+    if (!u->code) hear(u, result);
     /* What the kernel has already completes all the same. */
-    if (!passes(-result)) u->code = -result;
-    nanosleep(&moment, NULL);
+    if (result < 0 && result != -EINTR) nanosleep(&moment, NULL);
 }
 
 static void uring_submit(void *state, struct request *request)
@@ -202,6 +255,7 @@ static void uring_destroy(void *state)
     /* The eventfd's read writes to memory too: it is made to end. */
     uring_wake(u);
     u->waiting.first = NULL;
+    if (!u->code && io_uring_sq_ready(&u->ring)) give_up(u, ECANCELED);
     reap(u);
     while (u->under_way || u->armed) {
         wait_for_news(u);
@@ -210,6 +264,20 @@ static void uring_destroy(void *state)
     unmap_ring(u);
     close(u->event);
     mem_free(u);
+}
+
+/* Gives the kernel the eventfd's read: an errno if it cannot be had from it. */
+static int arm_first(struct uring *u)
+{
+    const uint64_t begin = clock_ns();
+
+    arm(u);
+    while (!u->code && io_uring_sq_ready(&u->ring) && clock_ns() - begin < TRY_NS) {
+        nanosleep(&moment, NULL);
+        hear(u, io_uring_submit(&u->ring));
+    }
+    if (!u->code && io_uring_sq_ready(&u->ring)) give_up(u, EAGAIN);
+    return u->code;
 }
 
 enum shoal_status uring_create(void **state, int depth, struct shoal_error *error)
@@ -224,8 +292,7 @@ enum shoal_status uring_create(void **state, int depth, struct shoal_error *erro
     code = u->event < 0 ? errno : map_ring(u, &params);
     if (!code) {
         /* Before it an eventfd's read would hold a thread, and be hard to end. */
-        if (params.features & IORING_FEAT_FAST_POLL) arm(u);
-        code = u->armed ? u->code : ENOSYS;
+        code = params.features & IORING_FEAT_FAST_POLL ? arm_first(u) : ENOSYS;
         if (code) unmap_ring(u);
     }
     if (code) {

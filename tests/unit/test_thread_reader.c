@@ -8,6 +8,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#ifdef SHOAL_URING
+#include <liburing.h>
+#endif
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -565,6 +568,121 @@ static void test_io_uring_refused(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+#ifdef SHOAL_URING
+
+/* The kernel says so often, or always (-1), that it has too little. */
+static int refusals, refusal_code;
+
+static bool refuses(void)
+{
+    if (refusals > 0) refusals--;
+    return refusals != 0;
+}
+
+int __real_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring)
+{
+    return refuses() ? -refusal_code : __real_io_uring_submit(ring);
+}
+
+int __real_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
+int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
+int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count)
+{
+    return refuses() ? -refusal_code : __real_io_uring_submit_and_wait(ring, count);
+}
+
+/* Reads that the kernel takes late are late; those that it never takes fail, and say why. */
+static void test_kernel_has_too_little_for_a_while(void **state)
+{
+    static const int codes[] = {EAGAIN, ENOMEM, EBUSY};
+    struct reader *reader;
+    struct file file;
+
+    (void)state;
+    open_bytes(at("odd"), ODD_BYTES, &file);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        refusal_code = codes[i];
+        refusals = 5; /* while it is made, and while it is used */
+        if (!reader_for(&reader, READER_URING, 8)) break;
+        refusals = 50;
+        forget(&file, 0, 0);
+        read_randomly(reader, &file, 100, 3);
+        assert_int_equal(refusals, 0);
+        reader_destroy(&reader);
+    }
+    refusals = 0;
+    file_close(&file);
+}
+
+static void read_in_vain(struct reader *reader, const struct file *file)
+{
+    struct shoal_error error = {0};
+    struct read read;
+
+    forget(file, 0, 0);
+    refusals = -1;
+    for (uint64_t k = 0; k < 6; k++)
+        submit(reader, file, k * PAGE, PAGE, PAGE, pool + k * PAGE, NULL);
+    for (int k = 0; k < 6; k++) {
+        assert_true(reader_next(reader, true, &read, &error));
+        assert_int_equal(read.status, SHOAL_E_IO);
+        assert_non_null(strstr(error.text, strerror(refusal_code)));
+    }
+    refusals = 0; /* it has given up all the same */
+    forget(file, 0, 0);
+    submit(reader, file, 0, PAGE, PAGE, pool, NULL);
+    assert_true(reader_next(reader, true, &read, &error));
+    assert_int_equal(read.status, SHOAL_E_IO);
+}
+
+static void test_kernel_has_too_little(void **state)
+{
+    static const int codes[] = {EAGAIN, EPERM};
+    struct shoal_error error = {0};
+    struct reader *reader;
+    struct file file;
+
+    (void)state;
+    open_bytes(at("odd"), ODD_BYTES, &file);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        refusal_code = codes[i];
+        if (!reader_for(&reader, READER_URING, 4)) break;
+        read_in_vain(reader, &file);
+        reader_destroy(&reader);
+        /* Destroyed while the kernel refuses. */
+        assert_true(reader_for(&reader, READER_URING, 4));
+        refusals = -1;
+        forget(&file, 0, 0);
+        submit(reader, &file, 0, PAGE, PAGE, pool, NULL);
+        reader_destroy(&reader);
+        /* From the beginning: then threads read. */
+        assert_int_equal(reader_create(&reader, READER_URING, 4, &error), SHOAL_E_UNSUPPORTED);
+        assert_ok(reader_create(&reader, READER_AUTO, 4, &error));
+        read_randomly(reader, &file, 40, 8);
+        reader_destroy(&reader);
+        refusals = 0;
+    }
+    file_close(&file);
+}
+
+#else
+
+static void test_kernel_has_too_little_for_a_while(void **state)
+{
+    (void)state;
+    skip();
+}
+
+static void test_kernel_has_too_little(void **state)
+{
+    (void)state;
+    skip();
+}
+
+#endif
+
 static int prepare(void **state)
 {
     uint64_t random = 1;
@@ -600,6 +718,8 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_results),
         cmocka_unit_test(test_io_uring_refused),
+        cmocka_unit_test(test_kernel_has_too_little_for_a_while),
+        cmocka_unit_test(test_kernel_has_too_little),
     };
 
     return cmocka_run_group_tests(tests, prepare, clean);

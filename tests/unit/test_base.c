@@ -1,6 +1,7 @@
 /* src/base: sizes, text, memory, errors and numbers. */
 #include "support.h"
 
+#include "base/allowance.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/memory.h"
@@ -349,6 +350,39 @@ static void test_json_load_bytes_of_a_cut_text(void **state)
     }
 }
 
+#define MIB ((uint64_t)1 << 20)
+
+/* Who is refused is not always who took the most: both are named, and what would do does. */
+static void test_allowance(void **state)
+{
+    struct allowance allowance = {.most_bytes = 50 * MIB, .bytes = 8 * MIB}, again;
+    struct shoal_error error = {0};
+    char path[300], least[64];
+
+    (void)state;
+    assert_ok(allowance_take(NULL, "all", UINT64_MAX, &error));
+    for (int i = 0; i < 20; i++) {
+        snprintf(path, sizeof path, "%0250d/shard%02d", 7, i);
+        assert_ok(allowance_take(&allowance, path, 4096, &error));
+    }
+    assert_ok(allowance_take(&allowance, "a/model.gguf", 30 * MIB, &error));
+    assert_ok(allowance_take(&allowance, "b/vae.gguf", 2 * MIB, &error));
+    assert_ok(allowance_take(&allowance, "a/model.gguf", 8 * MIB, &error));
+    again = allowance;
+    assert_int_equal(allowance_take(&allowance, "tokenizer.json", 3 * MIB, &error), SHOAL_E_BUDGET);
+    assert_non_null(strstr(error.text, "tokenizer.json: reading it takes 3.00 MiB more"));
+    assert_non_null(strstr(error.text, "48.08 MiB are taken already (38.00 MiB of it by a/model."));
+    assert_non_null(strstr(error.text, "--ram 52428800 (50.00 MiB)"));
+    snprintf(least, sizeof least, "Give --ram %llu (51.08 MiB) or more",
+        (unsigned long long)(51 * MIB + (uint64_t)20 * 4096));
+    assert_non_null(strstr(error.text, least));
+    again.most_bytes = 51 * MIB + (uint64_t)20 * 4096;
+    assert_ok(allowance_take(&again, "tokenizer.json", 3 * MIB, &error));
+    assert_int_equal(allowance_take(&again, "a/model.gguf", 1, &error), SHOAL_E_BUDGET);
+    assert_non_null(strstr(error.text, "(38.00 MiB of it by this file)"));
+    assert_int_equal(allowance_take(&again, path, UINT64_MAX, &error), SHOAL_E_BUDGET);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -366,6 +400,7 @@ int main(void)
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_json_load_bytes),
         cmocka_unit_test(test_json_load_bytes_of_a_cut_text),
+        cmocka_unit_test(test_allowance),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

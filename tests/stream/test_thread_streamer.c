@@ -447,6 +447,46 @@ static void test_payload_changes(void **state)
     }
 }
 
+/* A header that lies across two chunks could not be looked at where the chunk is: it is refused
+ * when it is first seen, so that none is passed over later. */
+static void test_header_across_chunks(void **state)
+{
+    struct file file = {.path = (char *)(uintptr_t) "some.safetensors"};
+    struct checkpoint_tensor tensors[] = {
+        {.name = "plain", .dtype = DTYPE_BF16, .bytes = CARGO_CHUNK_BYTES - 4096, .file = &file},
+        {.name = "askew",
+            .dtype = DTYPE_BF16,
+            .shape = {1, {1 << 16}},
+            .bytes = 1 << 17,
+            .packed = true,
+            .offset = CARGO_CHUNK_BYTES - 32,
+            .file = &file}};
+    struct weight weights[2];
+    struct block block = {.name = "layer 3", .weights = weights, .weight_count = 2};
+    struct shoal_error error = {0};
+    char *data = calloc(2, CARGO_CHUNK_BYTES);
+    struct checksum sum;
+    struct cargo cargo;
+
+    (void)state;
+    assert_non_null(data);
+    for (int i = 0; i < 2; i++) {
+        tensors[i].stored_bytes = tensors[i].bytes;
+        weights[i] = (struct weight){.dtype = DTYPE_BF16,
+            .bytes = tensors[i].bytes,
+            .offset = i ? tensors[0].bytes : 0,
+            .pieces = {&tensors[i]},
+            .piece_count = 1};
+    }
+    assert_ok(cargo_init(&cargo, &block, NULL, &error));
+    assert_int_equal(cargo.chunk_count, 2);
+    assert_int_equal(cargo_check(&cargo, &cargo.chunks[0], data, &sum, &error), SHOAL_E_FORMAT);
+    assert_non_null(strstr(error.text, "tensor askew"));
+    assert_int_equal(cargo_check_again(&cargo, &cargo.chunks[0], data, &error), SHOAL_E_IO);
+    cargo_fini(&cargo);
+    free(data);
+}
+
 static bool cancel_once(void *user)
 {
     int *calls = user;
@@ -494,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_nan_weight),
         cmocka_unit_test(test_damaged_payload),
         cmocka_unit_test(test_payload_changes),
+        cmocka_unit_test(test_header_across_chunks),
         cmocka_unit_test(test_cancel_said_once),
     };
 

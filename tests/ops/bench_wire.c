@@ -114,7 +114,7 @@ static void gaussian_ratios(struct pool *pool)
                     put(dtypes[d], data, (uint64_t)i, values[i] * scales[s]);
                 printf("  %s%s %.4f", dtype_name(dtypes[d]), s ? " scaled" : "",
                     (double)packed_bytes(pool, dtypes[d], data, COUNT) /
-                        (uint64_t)dtype_bytes(dtypes[d], COUNT));
+                        (double)dtype_bytes(dtypes[d], COUNT));
             }
         }
         printf("\n");

@@ -123,11 +123,7 @@ static void note_what_has_no_effect(struct job *job)
 
     if (given[OPTION_NEGATIVE] && negative && *negative && fabsf(request->cfg - 1) <= 0)
         job_note(job, true, "--negative has no effect: --cfg is 1, which is no guidance");
-    if (given[OPTION_ON] && given[OPTION_RATES])
-        job_note(job, false, "--rates has no effect: --on says what to go by");
-    if (given[OPTION_ON] && given[OPTION_DEVICE])
-        job_note(job, false, "--device has no effect: --on plans for another machine");
-    if (given[OPTION_THREADS] && request->threads && plan->rates_threads &&
+    if (given[OPTION_THREADS] && !given[OPTION_ON] && request->threads && plan->rates_threads &&
         request->threads != plan->rates_threads)
         job_note(job, false,
             "--threads %d: times are predicted for %d, with which this machine was measured",

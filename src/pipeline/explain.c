@@ -139,14 +139,17 @@ static char *format_operations(char text[SIZE_TEXT_BYTES], uint64_t operations)
     return text;
 }
 
-/* Whose rates the predictions go by. */
+/* Whose rates the predictions go by. What is published of a card says nothing of the machine that
+ * it is in: its link and its drive are assumed. */
 static void explain_rates(const struct rates *rates, struct text *t)
 {
     if (rates->origin == RATES_GUESSED)
         text_append(t, "rates guessed: shoal bench links measures this machine");
+    else if (rates->origin == RATES_MEASURED)
+        text_append(t, "rates measured: %s", rates->name);
     else
-        text_append(t, "%s: %s",
-            rates->origin == RATES_MEASURED ? "rates measured" : "rates as published", rates->name);
+        text_append(t, "rates as published: %s; link %.3g GB/s, disk %.3g GB/s assumed",
+            rates->name, rates->link_bytes * 1e-9, rates->disk_bytes * 1e-9);
 }
 
 static void explain_time(
@@ -309,6 +312,34 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
             failed);
 }
 
+/* Of the options that speak of this machine, in a plan for another one. */
+static void note_elsewhere(const struct shoal_plan *plan, json_t *notes, bool *failed)
+{
+    const struct shoal_request *r = &plan->job.request;
+    const bool card = plan->target.card;
+
+    if (plan->names_rates)
+        json_append(notes, json_string("--rates has no effect: --on says what to go by"), failed);
+    if (plan->names_device)
+        json_append(
+            notes, json_string("--device has no effect: --on plans for another machine"), failed);
+    /* By measured rates they tell how many pack. */
+    if (r->threads && card && plan->rates.origin == RATES_PUBLISHED)
+        json_append(notes,
+            json_string("--threads has no effect: --on plans for another machine, where a card "
+                        "computes"),
+            failed);
+    if (r->pin == SHOAL_PIN_STAGING && card)
+        json_append(notes,
+            json_string("--pin staging has no effect: --on goes by the rate of pinned memory"),
+            failed);
+    if (r->pin == SHOAL_PIN_OFF && card)
+        json_append(notes,
+            json_string("--pin off has no effect on what is predicted: --on goes by the rate of "
+                        "pinned memory"),
+            failed);
+}
+
 /* Of budgets that the machine does not have. */
 static void note_memory(const struct shoal_plan *plan, json_t *notes, bool *failed)
 {
@@ -357,6 +388,7 @@ static json_t *explain_notes(const struct shoal_plan *plan)
         json_append(
             notes, json_string("the negative prompt has no effect, because cfg is 1"), &failed);
     note_settings(plan, notes, &failed);
+    if (plan->target.elsewhere) note_elsewhere(plan, notes, &failed);
     if (r->seed > UINT32_MAX)
         json_append(notes,
             json_sprintf("of the seed the low 32 bits count, as in torch: it is %u",
@@ -418,6 +450,15 @@ static json_t *budget_json(uint64_t bytes)
     return bytes == SHOAL_UNLIMITED ? json_null() : json_integer((json_int_t)bytes);
 }
 
+static const char *origin_name(enum rates_origin origin)
+{
+    static const char *const names[] = {[RATES_GUESSED] = "guessed",
+        [RATES_MEASURED] = "measured",
+        [RATES_PUBLISHED] = "published"};
+
+    return names[origin];
+}
+
 static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
 {
     const struct shoal_request *r = &plan->job.request;
@@ -435,7 +476,7 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
-        " s:f, s:s, s:s, s:i, s:b, s:i, s:o, s:I, s:i, s:o, s:O}",
+        " s:f, s:s, s:s, s:s, s:f, s:f, s:i, s:b, s:i, s:o, s:I, s:i, s:o, s:O}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits",
@@ -451,10 +492,12 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         (json_int_t)plan->process.bytes, "step_seconds", s.step_seconds, "first_step_seconds",
         s.first_step_seconds, "seconds", s.seconds, "limit",
         limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
-        "packed_blocks", (int)s.packed_blocks, "packed_while_read", (int)s.packs, "disk_blocks",
-        (int)s.disk_blocks, "refusal", plan->refusal ? json_text(plan->refusal) : json_null(),
-        "context_bytes", (json_int_t)plan->target.context_bytes, "strip_blocks",
-        (int)s.strip_blocks, "phases", phases, "notes", notes);
+        "rates_origin", origin_name(plan->rates.origin), "link_bytes_per_second",
+        plan->rates.link_bytes, "disk_bytes_per_second", plan->rates.disk_bytes, "packed_blocks",
+        (int)s.packed_blocks, "packed_while_read", (int)s.packs, "disk_blocks", (int)s.disk_blocks,
+        "refusal", plan->refusal ? json_text(plan->refusal) : json_null(), "context_bytes",
+        (json_int_t)plan->target.context_bytes, "strip_blocks", (int)s.strip_blocks, "phases",
+        phases, "notes", notes);
 }
 
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)

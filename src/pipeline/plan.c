@@ -472,6 +472,8 @@ static enum shoal_status find_target(
     struct shoal_plan *p, const struct shoal_request *request, struct shoal_error *error)
 {
     TRY(plan_target(request, &p->target, &p->rates, error));
+    p->names_rates = request->on && request->rates_path;
+    p->names_device = request->on && request->device;
     if (p->job.request.vram_bytes == SHOAL_UNLIMITED && p->target.vram_bytes != SHOAL_UNLIMITED) {
         p->job.request.vram_bytes = p->target.vram_bytes;
         p->whole_card = true;

@@ -42,8 +42,9 @@ struct shoal_plan {
     struct phase_count counts[SHOAL_PHASES];
     struct rates rates;
     struct target target;
-    bool whole_card; /* no --vram was given: all that the target has is allowed */
-    bool capped;     /* more was given than the card has free */
+    bool whole_card;                /* no --vram was given: all that the target has is allowed */
+    bool capped;                    /* more was given than the card has free */
+    bool names_rates, names_device; /* the request, beside another machine: both for nothing */
     /* Whether blocks of plain files may be packed while they are read; then of the phases that walk
      * more than once, what of each. */
     bool may_pack, sampled[SHOAL_PHASES];

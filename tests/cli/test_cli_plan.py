@@ -56,9 +56,44 @@ def cards_that_are_too_small_or_that_do_not_run(folder):
     expect("the memory of rtx4060" in result.err and "--vram" in result.err, result)
     for command in ("generate", "verify"):
         refused(shoal(command, "-p", "x", "--on", "rtx4060", folder=folder), 2, "--on")
-    result = shoal("plan", "-p", "x", "--on", "l4", "--rates", "none", "--device", "cpu")
-    expect(result.code == 0, result)
-    expect("--rates has no effect" in result.err and "--device has no effect" in result.err, result)
+
+
+@case
+def what_has_no_effect_on_another_machine(folder):
+    args = ["--on", "rtx4060", "--rates", "none", "--device", "cpu", "--threads", "3", "--pin"]
+    for mode in ("staging", "off"):
+        result = shoal("plan", "-p", "x", *args, mode)
+        figures, _ = plan(*args, mode)
+        expect(result.code == 0 and len(figures["notes"]) == 4, result, figures["notes"])
+        for option in ("--rates has", "--device has", "--threads has", f"--pin {mode} has"):
+            expect(result.out.count(f"note: {option} no effect") == 1, result)
+            expect(any(note.startswith(option) for note in figures["notes"]), figures["notes"])
+    defaults = ["--threads", "0", "--pin", "on"]
+    expect(plan("--on", "rtx4060", *defaults)[0]["notes"] == [], what="defaults are no news")
+    # The threads of another machine's CPU count: each has a buffer.
+    figures, _ = plan("--on", write_rates(folder), "--threads", "3")
+    expect(figures["notes"] == [], figures["notes"])
+    expect(figures["process_bytes"] <
+           plan("--on", write_rates(folder), "--threads", "9")[0]["process_bytes"], figures)
+
+
+@case
+def a_card_s_plan_says_which_link_and_disk_it_assumes(folder):
+    for card in known_cards():
+        result = shoal("plan", "-p", "x", "--on", card)
+        found = re.search(card + r"; link ([\d.]+) GB/s, disk ([\d.]+) GB/s assumed\)", result.out)
+        expect(found, result)
+        figures, _ = plan("--on", card)
+        expect(figures["rates_origin"] == "published", figures)
+        for number, name in enumerate(("link", "disk"), 1):
+            shown = float(found.group(number)) * 1e9
+            expect(abs(figures[name + "_bytes_per_second"] / shown - 1) < 0.01, figures)
+    figures, _ = plan("--on", write_rates(folder))
+    expect(figures["rates_origin"] == "measured", figures)
+    expect(figures["link_bytes_per_second"] == RATES["link_bytes"], figures)
+    result = shoal("plan", "-p", "x", "--on", write_rates(folder))
+    expect("assumed" not in result.out, result, "measured")
+    expect(plan()[0]["rates_origin"] == "guessed", what="guessed")
 
 
 @case
@@ -193,7 +228,6 @@ def what_a_plan_says_of_the_device(folder):
     for mode in ("staging", "off"):
         result = shoal("plan", "-p", "x", "--pin", mode)
         expect(result.code == 0 and "pin has no effect" in result.out, result)
-        expect("pin" not in shoal("plan", "-p", "x", "--on", "rtx4060", "--pin", mode).out, mode)
     refused(shoal("plan", "-p", "x", "--pin", "maybe"), 2, "--pin", "maybe")
 
 

@@ -241,7 +241,8 @@ struct shoal_plan_summary {
                                   if vram_bytes is too small for any plan */
     uint64_t dit_weight_bytes; /* all DiT blocks */
     uint64_t step_copy_bytes;  /* over the link, a step */
-    uint64_t step_disk_bytes;  /* read from files, a step after the first */
+    uint64_t step_disk_bytes;  /* read from files, a step after the first; if there is no other, by
+                                  that one, which loads */
     uint64_t step_operations;  /* floating-point operations a step, all lanes */
     /* Of the DiT's steps; packed ones cross packed, disk ones are read again in every step. */
     int32_t blocks, resident_blocks, packed_blocks, disk_blocks, prefetch_slots, lanes;
@@ -311,7 +312,8 @@ struct shoal_report {
     uint64_t copied_bytes;      /* to the device, weights, all phases */
     uint64_t read_bytes;        /* from files, weights, all phases */
     uint64_t step_bytes;        /* copied for a step, without what stays (the mean) */
-    uint64_t step_read_bytes;   /* read for a step after the first (the mean); 0 if there is one */
+    uint64_t step_read_bytes;   /* read for a step after the first (the mean); if there is no
+                                   other, for that one */
     double seconds;             /* all */
     double wait_seconds;        /* computing stood still because weights were not there */
     double phase_seconds[SHOAL_PHASES];

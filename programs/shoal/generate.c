@@ -15,6 +15,19 @@ const struct command command_generate = {
 
 /* ---- what is printed at the end ---- */
 
+/* The first step loads, so that others take less or, if that is hidden, more. */
+static void print_step(const struct job *job, const struct shoal_report *report)
+{
+    printf("a step    ");
+    if (job->request.steps > 1)
+        printf("the first %s, later ones %s at best; ",
+            cli_seconds(report->first_step_seconds).text, cli_seconds(report->step_seconds).text);
+    else
+        printf("%s; beside what stays ", cli_seconds(report->first_step_seconds).text);
+    printf("%s copied to the device, %s read\n", cli_size(report->step_bytes).text,
+        cli_size(report->step_read_bytes).text);
+}
+
 static void print_report(const struct job *job, const struct shoal_report *report)
 {
     printf("\ntime      %s: ", cli_seconds(report->seconds).text);
@@ -22,9 +35,7 @@ static void print_report(const struct job *job, const struct shoal_report *repor
         printf("%s %s, ", shoal_phase_name((enum shoal_phase)phase),
             cli_seconds(report->phase_seconds[phase]).text);
     printf("of which waiting for weights %s\n", cli_seconds(report->wait_seconds).text);
-    printf("a step    %s at best, the first %s; %s copied to the device, %s read\n",
-        cli_seconds(report->step_seconds).text, cli_seconds(report->first_step_seconds).text,
-        cli_size(report->step_bytes).text, cli_size(report->step_read_bytes).text);
+    print_step(job, report);
     printf("files     %s read (%s)\n", cli_size(report->read_bytes).text, report->reader);
     if (job->summary.packs && !report->replanned)
         printf("packed    %d of %d blocks, while they were read\n", job->summary.packed_blocks,

@@ -337,8 +337,7 @@ static void print_tail(const struct verify *verify)
 
 /* ---- running ---- */
 
-/* How the run broke a promise: of bytes, of the peak, of what moves in a step; NULL: it did not. A
- * single step reads everything, so that what a later one reads is not known. */
+/* How the run broke a promise: of bytes, of the peak, of what moves in a step; NULL: it did not. */
 static const char *find_fault(
     const struct verify *verify, const struct candidate *row, const struct outcome *outcome)
 {
@@ -352,8 +351,7 @@ static const char *find_fault(
         report->peak_vram_bytes > row->request.vram_bytes)
         return " PEAK";
     if (report->step_bytes != row->plan.step_copy_bytes) return " COPIED";
-    if (verify->job->request.steps > 1 && report->step_read_bytes != row->plan.step_disk_bytes)
-        return " READ";
+    if (report->step_read_bytes != row->plan.step_disk_bytes) return " READ";
     return NULL;
 }
 

@@ -171,6 +171,7 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     struct shoal_plan_summary s;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
     int32_t all = job_lane_count(&plan->job);
+    const bool alone = plan->job.request.steps == 1;
 
     shoal_plan_summarise(plan, &s);
     text_append(t, "a step: %s", format_operations(b, s.step_operations));
@@ -178,9 +179,13 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
         text_append(t, ", %s copied to the device (%d of %d blocks stream)",
             size_format(a, s.step_copy_bytes), s.blocks - s.resident_blocks, s.blocks);
     else
-        text_append(
-            t, ", nothing copied after the first (all %d blocks stay on the device)", s.blocks);
-    if (s.disk_blocks)
+        text_append(t,
+            alone ? ", all %d blocks stay on the device"
+                  : ", nothing copied after the first (all %d blocks stay on the device)",
+            s.blocks);
+    if (alone)
+        text_append(t, ", %s read from disk", size_format(a, s.step_disk_bytes));
+    else if (s.disk_blocks)
         text_append(t, ", %s read from disk (%d block%s)", size_format(a, s.step_disk_bytes),
             s.disk_blocks, s.disk_blocks == 1 ? "" : "s");
     if (s.packed_blocks)

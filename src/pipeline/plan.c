@@ -585,6 +585,10 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .first_step_seconds = steps->first_walk_seconds + steps->walk_seconds * (double)(walks - 1),
         .seconds = plan->solution.seconds,
     };
+    if (plan->job.request.steps > 1) return;
+    /* The only step is the first. */
+    summary->step_disk_bytes = steps->first_disk_bytes + steps->disk_bytes * (walks - 1);
+    summary->step_seconds = summary->first_step_seconds;
 }
 
 const char *shoal_plan_text(const struct shoal_plan *plan)

@@ -168,7 +168,8 @@ static void report_steps(struct real_stage *r)
     steps_close(&r->steps);
 }
 
-/* Means, because copies and reads run ahead into the next step. */
+/* Means, because copies and reads run ahead into the next step. The first step loads, and counts
+ * only if it is alone. */
 static void report_step_bytes(struct real_stage *r, const struct streamer_stats *stats)
 {
     const struct job *job = &r->plan->job;
@@ -176,7 +177,9 @@ static void report_step_bytes(struct real_stage *r, const struct streamer_stats 
     uint64_t steps = (uint64_t)job->request.steps;
 
     r->report.step_bytes = (stats->copied_bytes - stats->settled_bytes) / steps;
-    if (walks > 1)
+    if (steps == 1)
+        r->report.step_read_bytes = stats->read_bytes;
+    else
         r->report.step_read_bytes =
             (stats->read_bytes - stats->first_read_bytes) / (walks - 1) * (walks / steps);
 }

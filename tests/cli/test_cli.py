@@ -254,6 +254,33 @@ def generate_writes_a_png_with_text(folder):
 
 
 @case
+def a_single_step_reads_everything(folder):
+    args = ["-p", "x", *SMALL, "--vram", "6MiB", "--resident-blocks", "2", "-o", "x.png"]
+    for more in ([], ["--lanes", "1"], ["--ram", "16MiB"], ["--wire", "packed"]):
+        result = shoal("generate", *args, *more, "--json", folder=folder)
+        figures = json.loads(result.out)
+        planned, report = figures["plan"], figures["report"]
+        read = sum(phase["first_walk_bytes"] + (phase["walks"] - 1) * phase["disk_bytes"]
+                   for phase in planned["phases"] if phase["phase"] == "steps")
+        expect(report["step_read_bytes"] == planned["step_disk_bytes"] == read > 10 << 20, result)
+        expect(planned["step_seconds"] == planned["first_step_seconds"], planned)
+        result = shoal("generate", *args, *more, folder=folder)
+        size = f"{read / (1 << 20):.2f} MiB"
+        expect(f" {size} read from disk" in result.out, result)
+        expect(f"device, {size} read\n" in result.out, result)
+        expect("at best" not in result.out and "the first" not in result.out, result)
+    result = shoal("plan", "-p", "x", *SMALL)
+    expect("read from disk" in result.out and "after the first" not in result.out, result)
+
+
+@case
+def the_first_step_is_told_from_later_ones(folder):
+    result = shoal("generate", "-p", "x", *SMALL, "--steps", "2", folder=folder)
+    line = r"a step    the first [\d.]+ m?s, later ones [\d.]+ m?s at best; "
+    expect(re.search(line, result.out), result)
+
+
+@case
 def generate_prints_lines_where_there_is_no_terminal(folder):
     result = shoal("generate", "-p", "x", *SMALL, "--steps", "3", folder=folder)
     expect(result.code == 0 and "\x1b" not in result.err + result.out, result)

@@ -5,6 +5,7 @@
 #include "progress.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,6 +193,8 @@ struct cli_text cli_count(uint64_t count)
     return scaled((double)count, 1000, units, sizeof units / sizeof *units);
 }
 
+#define HOUR 3600
+
 struct cli_text cli_seconds(double seconds)
 {
     struct cli_text text;
@@ -200,9 +203,15 @@ struct cli_text cli_seconds(double seconds)
         snprintf(text.text, sizeof text.text, "%.0f ms", seconds * 1000);
     else if (seconds < 100)
         snprintf(text.text, sizeof text.text, "%.2f s", seconds);
+    else if (seconds < HOUR)
+        snprintf(
+            text.text, sizeof text.text, "%d min %02d s", (int)(seconds / 60), (int)seconds % 60);
+    else if (seconds < 48 * HOUR)
+        snprintf(text.text, sizeof text.text, "%d h %02d min", (int)(seconds / HOUR),
+            (int)(seconds / 60) % 60);
     else
-        snprintf(text.text, sizeof text.text, "%.0f min %02d s", (double)(int64_t)(seconds / 60),
-            (int)((int64_t)seconds % 60));
+        snprintf(text.text, sizeof text.text, "%.0f d %d h", floor(seconds / (24 * HOUR)),
+            (int)(fmod(seconds, 24 * HOUR) / HOUR));
     return text;
 }
 

@@ -75,9 +75,10 @@ struct cli_text {
     char text[48];
 };
 
-struct cli_text cli_size(uint64_t bytes);    /* "12.3 MiB", "unlimited" */
-struct cli_text cli_seconds(double seconds); /* "850 ms", "3.21 s", "12 min 05 s" */
-struct cli_text cli_count(uint64_t count);   /* "2.51 G" */
+struct cli_text cli_size(uint64_t bytes); /* "12.3 MiB", "unlimited" */
+/* "850 ms", "3.21 s", "12 min 05 s", "7 h 05 min", "3 d 1 h" */
+struct cli_text cli_seconds(double seconds);
+struct cli_text cli_count(uint64_t count); /* "2.51 G" */
 
 /* ---- JSON ---- */
 

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "checkpoint/json.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const char *part_names[SHOAL_PHASES] = {
@@ -88,15 +89,23 @@ static void explain_refusal(const struct shoal_plan *plan, struct text *t)
                        "disk: leave --wire out");
 }
 
-/* "1.25 s", "14 ms", "3 min 20 s": into `text`, which is returned. */
+#define HOUR 3600
+
+/* "1.25 s", "14 ms", "3 min 20 s", "7 h 5 min", "3 d 1 h": into `text`, which is returned. */
 static char *format_seconds(char text[SIZE_TEXT_BYTES], double seconds)
 {
     if (seconds < 1)
         snprintf(text, SIZE_TEXT_BYTES, "%.3g ms", seconds * 1e3);
     else if (seconds < 120)
         snprintf(text, SIZE_TEXT_BYTES, "%.3g s", seconds);
-    else
+    else if (seconds < HOUR)
         snprintf(text, SIZE_TEXT_BYTES, "%d min %d s", (int)(seconds / 60), (int)seconds % 60);
+    else if (seconds < 48 * HOUR)
+        snprintf(
+            text, SIZE_TEXT_BYTES, "%d h %d min", (int)(seconds / HOUR), (int)(seconds / 60) % 60);
+    else
+        snprintf(text, SIZE_TEXT_BYTES, "%.0f d %d h", floor(seconds / (24 * HOUR)),
+            (int)(fmod(seconds, 24 * HOUR) / HOUR));
     return text;
 }
 

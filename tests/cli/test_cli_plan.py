@@ -125,6 +125,21 @@ def plans_by_a_file_of_rates(folder):
     expect(json.loads(result.out)["plan"]["rates"] == "a box", result)
 
 
+@case
+def long_times_are_hours_and_days(folder):
+    for flops, unit in ((1e9, r"[\d.]+ s"), (1e7, r"3 min \d+ s"), (3e5, r"1 h \d+ min"),
+                        (1e4, r"2 d \d+ h"), (2, r"115\d\d d \d+ h")):
+        slow = write_rates(folder, linear_flops=flops)
+        result = shoal("plan", "-p", "x", "--steps", "2", "--on", slow)
+        seconds = plan("--steps", "2", "--on", slow)[0]["step_seconds"]
+        found = re.search(f"predicted: ({unit}) a step", result.out)
+        expect(found, result, (flops, seconds))
+        if "s" not in found.group(1):
+            parts = zip(*[iter(found.group(1).split())] * 2)
+            shown = sum(int(n) * {"d": 86400, "h": 3600, "min": 60}[u] for n, u in parts)
+            expect(shown <= seconds < shown + 3600, (shown, seconds))
+
+
 HOSTILE = [
     # a change to the file, words that the error must hold
     ({"text": ""}, ["JSON"]),

@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "base/text.h"
 #include "checkpoint/json.h"
+#include "pipeline/plan.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -56,16 +57,17 @@ static void note_settings(const struct bench_figures *f, json_t *notes, bool *fa
             json_sprintf("blocks are of %s, the next size below %s that their products can have",
                 size_format(a, f->block_bytes), size_format(b, r->block_bytes)),
             failed);
-    if (!f->plan->slots && (r->prefetch_slots != SHOAL_AUTO || r->buffer != SHOAL_BUFFER_AUTO))
+    if (!f->plan->slots && plan_ring_options(r->prefetch_slots, r->buffer))
         json_append(notes,
-            json_string("prefetch slots and buffer have no effect: every block is resident"),
+            json_sprintf("%s no effect: every block is resident",
+                plan_ring_options(r->prefetch_slots, r->buffer)),
             failed);
     if (!f->plan->slots && r->wire == SHOAL_WIRE_PACKED && !f->plan->packed_count)
         json_append(
-            notes, json_string("wire packed has no effect: every block is resident"), failed);
+            notes, json_string("--wire packed has no effect: every block is resident"), failed);
     if (r->pin != SHOAL_PIN_ON && !f->target->card)
         json_append(notes,
-            json_string("pin has no effect: only cards copy faster from pinned memory"), failed);
+            json_string("--pin has no effect: only cards copy faster from pinned memory"), failed);
 }
 
 /* Of a card, what it makes no use of. */
@@ -80,7 +82,7 @@ static void note_card(const struct bench_figures *f, json_t *notes, bool *failed
             failed);
     if (f->request->threads && !f->plan->packed_count)
         json_append(notes,
-            json_string("threads have no effect: a card computes, and nothing is packed here"),
+            json_string("--threads has no effect: a card computes, and nothing is packed here"),
             failed);
     if (!f->pinned)
         json_append(notes,

@@ -70,7 +70,7 @@ static enum shoal_status check_request(
     TRY(check_range("buffer", (int)r->buffer, 0, SHOAL_BUFFER_DOUBLE, error));
     TRY(check_range("pin", (int)r->pin, 0, SHOAL_PIN_OFF, error));
     if (r->block_bytes < BENCH_MODEL_LEAST_BYTES || r->block_bytes > BENCH_MODEL_MOST_BYTES)
-        FAIL(error, SHOAL_E_INVALID, "block size: %s is not between 1 MiB and 1 TiB",
+        FAIL(error, SHOAL_E_INVALID, "--block-size: %s is not between 1 MiB and 1 TiB",
             size_format(size, r->block_bytes));
     return SHOAL_OK;
 }

@@ -292,12 +292,21 @@ static void explain_more(const struct shoal_plan *plan, struct text *t)
 static const char *vain_packing(const struct shoal_plan *plan)
 {
     if (!plan->solution.phases[SHOAL_PHASE_STEPS].slots)
-        return "wire packed has no effect: every block is resident (set a smaller --vram or fewer "
+        return "--wire packed has no effect: every block is resident (set a smaller --vram or "
+               "fewer "
                "--resident-blocks)";
     if (job_walks(&plan->job, SHOAL_PHASE_STEPS, plan->lanes) == 1)
-        return "wire packed has no effect: what crosses only once is not packed for that";
-    return "wire packed has no effect: none of the weights get smaller (BF16, F16 and FP8 do, in "
+        return "--wire packed has no effect: what crosses only once is not packed for that";
+    return "--wire packed has no effect: none of the weights get smaller (BF16, F16 and FP8 do, in "
            "tensors of 64 KiB or more)";
+}
+
+const char *plan_ring_options(int32_t prefetch_slots, enum shoal_buffer buffer)
+{
+    if (prefetch_slots != SHOAL_AUTO && buffer != SHOAL_BUFFER_AUTO)
+        return "--prefetch-slots and --buffer have";
+    if (prefetch_slots != SHOAL_AUTO) return "--prefetch-slots has";
+    return buffer != SHOAL_BUFFER_AUTO ? "--buffer has" : NULL;
 }
 
 /* Of the settings that say how to run: those that change nothing here. */
@@ -307,23 +316,23 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
     const struct plan_phase *steps = &plan->solution.phases[SHOAL_PHASE_STEPS];
     int32_t all = job_lane_count(&plan->job);
 
-    if (!steps->slots && (r->prefetch_slots != SHOAL_AUTO || r->buffer != SHOAL_BUFFER_AUTO))
+    if (!steps->slots && plan_ring_options(r->prefetch_slots, r->buffer))
         json_append(notes,
-            json_string("prefetch slots and buffer have no effect: every block is resident (set a "
-                        "smaller --vram or fewer --resident-blocks)"),
+            json_sprintf("%s no effect: every block is resident (set a smaller --vram or fewer "
+                         "--resident-blocks)",
+                plan_ring_options(r->prefetch_slots, r->buffer)),
             failed);
     if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count)
         json_append(notes, json_string(vain_packing(plan)), failed);
     if (r->pin != SHOAL_PIN_ON && !plan->target.card)
         json_append(notes,
-            json_string("pin has no effect: only cards copy faster from pinned memory"), failed);
+            json_string("--pin has no effect: only cards copy faster from pinned memory"), failed);
     if (r->vae_strips == SHOAL_STRIPS_ON && !plan->counts[SHOAL_PHASE_DECODE].strip_blocks)
         json_append(notes,
-            json_string("VAE strips have no effect: decoding would not take less memory"), failed);
+            json_string("--vae-strips has no effect: decoding would not take less memory"), failed);
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
-        json_append(notes,
-            json_sprintf(all == 1 ? "there is only %d lane" : "there are only %d lanes", all),
-            failed);
+        json_append(
+            notes, json_sprintf("--lanes: there %s only %d", all == 1 ? "is" : "are", all), failed);
 }
 
 /* Of the options that speak of this machine, in a plan for another one. */
@@ -399,13 +408,13 @@ static json_t *explain_notes(const struct shoal_plan *plan)
                     (int)plan->job.dropped[i]),
                 &failed);
     if (plan->job.prompt_count == 1 && r->negative_prompt[0])
-        json_append(
-            notes, json_string("the negative prompt has no effect, because cfg is 1"), &failed);
+        json_append(notes,
+            json_string("--negative has no effect: --cfg is 1, which is no guidance"), &failed);
     note_settings(plan, notes, &failed);
     if (plan->target.elsewhere) note_elsewhere(plan, notes, &failed);
     if (r->seed > UINT32_MAX)
         json_append(notes,
-            json_sprintf("of the seed the low 32 bits count, as in torch: it is %u",
+            json_sprintf("of --seed the low 32 bits count, as in torch: it is %u",
                 (unsigned)(r->seed & UINT32_MAX)),
             &failed);
     note_memory(plan, notes, &failed);

@@ -103,7 +103,9 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
 
     *job = (struct job){.model = model};
     TRY(check_request(request, vae->factor * ZIMAGE_PATCH, error));
-    TRY(sampler_find(request->sampler, &job->sampler, error));
+    status = sampler_find(request->sampler, &job->sampler, error);
+    if (status) error_prefix(error, "--sampler: ");
+    TRY(status);
     TRY(schedule_init(&job->schedule, request->steps, (double)request->shift, error));
     job->request = *request;
     job->request.prompt = job->request.negative_prompt = job->request.sampler = NULL;

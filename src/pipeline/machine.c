@@ -16,8 +16,12 @@
 static enum shoal_status rates_elsewhere(
     const char *on, struct rates *rates, struct shoal_error *error)
 {
+    enum shoal_status status;
+
     if (strchr(on, '/') || strchr(on, '.')) return rates_read(on, rates, error);
-    return rates_of_card(on, rates, error);
+    status = rates_of_card(on, rates, error);
+    if (status) error_prefix(error, "--on: ");
+    return status;
 }
 
 static enum shoal_status rates_here(const struct shoal_request *request,

@@ -85,6 +85,10 @@ enum shoal_status plan_block_forms(const struct block *block, const struct cargo
 /* Of a machine's rates, those of a run: what packs while it loads has a part of the cores only. */
 struct rates plan_running_rates(const struct rates *rates, int threads);
 
+/* Those of the settings of the ring that are not left to the plan, as a sentence about them begins:
+ * "--buffer has"; NULL: neither is. */
+const char *plan_ring_options(int32_t prefetch_slots, enum shoal_buffer buffer);
+
 /* Fills the plan's texts. */
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error) SHOAL_CHECKED;
 

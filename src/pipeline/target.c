@@ -54,7 +54,7 @@ static bool parse_card(const char *name, int32_t *ordinal)
 
 enum shoal_status target_open(struct target *t, const char *name, struct shoal_error *error)
 {
-    const char *from = "device", *variable = getenv("SHOAL_DEVICE");
+    const char *from = "--device", *variable = getenv("SHOAL_DEVICE");
     int32_t ordinal;
 
     *t = (struct target){0};

@@ -448,19 +448,21 @@ static enum shoal_status check_limits(
     if (limits->resident_blocks != SHOAL_AUTO &&
         (limits->resident_blocks < 0 || (main && limits->resident_blocks > main->block_count)))
         FAIL(error, SHOAL_E_INVALID,
-            "resident blocks: %d is not between 0 and %d, the number of blocks that run in a step",
+            "--resident-blocks: %d is not between 0 and %d, the number of blocks that run in a "
+            "step",
             limits->resident_blocks, main ? main->block_count : 0);
     if (limits->wire != SHOAL_WIRE_AUTO && limits->wire != SHOAL_WIRE_RAW &&
         limits->wire != SHOAL_WIRE_PACKED)
-        FAIL(error, SHOAL_E_INVALID, "wire: %d is none of auto, raw and packed", (int)limits->wire);
+        FAIL(error, SHOAL_E_INVALID, "--wire: %d is none of auto, raw and packed",
+            (int)limits->wire);
     if (limits->prefetch_slots == SHOAL_AUTO) return SHOAL_OK;
     if (limits->prefetch_slots < 2 || limits->prefetch_slots > PLAN_MAX_SLOTS)
         FAIL(error, SHOAL_E_INVALID,
-            "prefetch slots: %d is not between 2 and %d; for a single slot use the single buffer",
+            "--prefetch-slots: %d is not between 2 and %d; for a single slot use --buffer single",
             limits->prefetch_slots, PLAN_MAX_SLOTS);
     if (limits->buffer == SHOAL_BUFFER_SINGLE)
         FAIL(error, SHOAL_E_INVALID,
-            "prefetch slots and the single buffer exclude each other: a single buffer is one slot");
+            "--prefetch-slots and --buffer single exclude each other: a single buffer is one slot");
     return SHOAL_OK;
 }
 

@@ -236,6 +236,29 @@ def options_without_effect_are_noted(folder):
     expect("stands in" in shoal("plan").err, what="a prompt that stands in is named")
 
 
+@case
+def messages_name_what_was_given_and_as_it_is_typed(folder):
+    for args, start in ((["--prefetch-slots", "3"], "--prefetch-slots has no effect: every"),
+                        (["--buffer", "single"], "--buffer has no effect: every"),
+                        (["--buffer", "double", "--prefetch-slots", "3"],
+                         "--prefetch-slots and --buffer have no effect: every"),
+                        (["--pin", "off"], "--pin has"), (["--wire", "packed"], "--wire packed has"),
+                        (["-n", "y", "--cfg", "1"], "--negative has"),
+                        (["--lanes", "9"], "--lanes: there are only 2"),
+                        (["--seed", "4294967296"], "of --seed the low 32")):
+        result = shoal("plan", "-p", "x", "--device", "cpu", *args)
+        notes = [line for line in result.out.splitlines() if line.startswith("note: ")]
+        expect(len(notes) == 1 and notes[0].startswith("note: " + start), result, args)
+        expect([f"note: {note}" for note in plan("--device", "cpu", *args)[0]["notes"]] == notes,
+               notes, "--json")
+    for args in (["--resident-blocks", "99"], ["--sampler", "x"], ["--device", "x"], ["--on", "x"]):
+        result = shoal("plan", "-p", "x", *args)
+        expect(result.err.startswith(f"shoal: error: {args[0]}: "), result, args)
+    for args in (["--resident-blocks", "1001"], ["--block-size", "1"]):
+        result = shoal("bench", "stream", *args)
+        expect(result.err.startswith(f"shoal: error: {args[0]}: "), result, args)
+
+
 # ---- generate ----
 
 

@@ -164,7 +164,7 @@ def bench_stream_gives_the_same_whatever_the_plan(folder):
     single = stream(folder, "--buffer", "single", "--wire", "raw", "--pin", "off")
     plans.append(single)
     expect(single["prefetch_slots"] == 1, single)
-    noted(single, "pin", "no effect")
+    noted(single, "--pin", "no effect")
     disk = stream(folder, "--ram", "40MiB", "--wire", "raw")
     plans.append(disk)
     expect(disk["disk_blocks"] > 0 and disk["disk_bytes"] > 0, disk)
@@ -178,8 +178,8 @@ def bench_stream_gives_the_same_whatever_the_plan(folder):
     whole = stream(folder, "--resident-blocks", "12", "--prefetch-slots", "2", "--wire", "packed")
     plans.append(whole)
     expect(whole["prefetch_slots"] == 0 and whole["delivered_bytes"] is None, whole)
-    noted(whole, "slots", "no effect")
-    noted(whole, "wire packed", "no effect")
+    noted(whole, "--prefetch-slots has no effect")
+    noted(whole, "--wire packed", "no effect")
     for figures in plans:
         expect(figures["checksum"] == raw["checksum"], figures, raw)
     other = stream(folder, "--tokens", "9", "--wire", "raw")
@@ -207,8 +207,8 @@ def bench_stream_refuses_before_it_measures(folder):
     for args, code, words in (([*small, "--tokens", "0"], 2, ["--tokens", "1 to 65536"]),
                               ([*small, "--blocks", "1001"], 2, ["--blocks", "1 to 1000"]),
                               ([*small, "--steps", "1"], 2, ["--steps", "2 to 1000"]),
-                              ([*small, "--block-size", "1"], 2, ["block size", "1 MiB"]),
-                              ([*small, "--block-size", "2TiB"], 2, ["block size", "1 TiB"]),
+                              ([*small, "--block-size", "1"], 2, ["--block-size", "1 MiB"]),
+                              ([*small, "--block-size", "2TiB"], 2, ["--block-size", "1 TiB"]),
                               ([*small, "--block-size", "big"], 2, ["--block-size", "'big'"]),
                               ([*small, "--resident-blocks", "13"], 2, ["resident", "13", "12"]),
                               ([*small, "--wire", "fast"], 2, ["--wire", "packed, raw or auto"]),

@@ -722,12 +722,12 @@ static void test_bad_options(void **state)
         int wire;
         const char *names;
     } cases[] = {
-        {11, SHOAL_AUTO, SHOAL_BUFFER_AUTO, 0, "resident blocks"},
-        {-2, SHOAL_AUTO, SHOAL_BUFFER_AUTO, 0, "resident blocks"},
-        {SHOAL_AUTO, 1, SHOAL_BUFFER_AUTO, 0, "prefetch slots"},
-        {SHOAL_AUTO, 7, SHOAL_BUFFER_AUTO, 0, "prefetch slots"},
-        {SHOAL_AUTO, 3, SHOAL_BUFFER_SINGLE, 0, "single buffer"},
-        {SHOAL_AUTO, SHOAL_AUTO, SHOAL_BUFFER_AUTO, 3, "wire"},
+        {11, SHOAL_AUTO, SHOAL_BUFFER_AUTO, 0, "--resident-blocks"},
+        {-2, SHOAL_AUTO, SHOAL_BUFFER_AUTO, 0, "--resident-blocks"},
+        {SHOAL_AUTO, 1, SHOAL_BUFFER_AUTO, 0, "--prefetch-slots"},
+        {SHOAL_AUTO, 7, SHOAL_BUFFER_AUTO, 0, "--prefetch-slots"},
+        {SHOAL_AUTO, 3, SHOAL_BUFFER_SINGLE, 0, "--buffer single"},
+        {SHOAL_AUTO, SHOAL_AUTO, SHOAL_BUFFER_AUTO, 3, "--wire"},
     };
 
     (void)state;

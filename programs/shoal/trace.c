@@ -81,12 +81,16 @@ static int draw(const struct trace_file *file, double from, double to, const cha
     int code = CLI_FAILED;
 
     if (memory && (ferror(memory) | fclose(memory)) != 0) good = false;
-    if (!good)
+    if (!good) {
         cli_error("out of memory for the picture");
-    else if (!strcmp(output, "-"))
+    } else if (!strcmp(output, "-")) {
         code = fwrite(data, 1, bytes, stdout) == bytes ? CLI_OK : CLI_FAILED;
-    else if (target_write(output, data, bytes))
+    } else if (target_write(output, data, bytes)) {
+        printf("picture   ");
+        cli_print_clean(stdout, output);
+        printf("\n");
         code = CLI_OK;
+    }
     free(data);
     return cli_finish(code);
 }

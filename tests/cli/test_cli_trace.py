@@ -56,7 +56,7 @@ def draw(folder, data, *args):
     """The texts in the picture."""
     write(folder, data)
     result = shoal("trace", "t.json", *args, folder=folder)
-    expect(result.code == 0 and result.out == "" and result.err == "", result)
+    expect(result.code == 0 and result.out == "picture   t.svg\n" and result.err == "", result)
     return read_picture(folder, "t.svg")
 
 
@@ -206,8 +206,9 @@ def windows(folder):
 def where_pictures_go(folder):
     write(folder, trace(a_run()), "a.b")
     write(folder, trace(a_run()))
-    expect(shoal("trace", "a.b", folder=folder).code == 0, what="a name without .json")
-    expect(shoal("trace", "t.json", "-o", "x.svg", folder=folder).code == 0, what="-o")
+    for args, name in ((["a.b"], "a.b.svg"), (["t.json", "-o", "x.svg"], "x.svg")):
+        result = shoal("trace", *args, folder=folder)
+        expect(result.code == 0 and result.out == f"picture   {name}\n", result, args)
     expect(sorted(os.listdir(folder)) == ["a.b", "a.b.svg", "t.json", "x.svg"], os.listdir(folder))
     picture = read_picture(folder, "x.svg")[1]
     expect(shoal("trace", "t.json", "-o", "-", folder=folder).out == picture, what="-o -")

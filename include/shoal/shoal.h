@@ -123,10 +123,12 @@ SHOAL_API const char *shoal_model_name(const struct shoal_model *model);
 /*
  * What the files at `path` (a file or a folder) are: family, blocks, bytes per block, dtypes, what
  * is missing. Reads headers only. As text, or as one JSON object. *text is the caller's to free
- * with shoal_text_free. Files of no known family are described too, as tensors only.
+ * with shoal_text_free. Files of no known family are described too, as tensors only. *damaged
+ * (NULL: not asked): whether a part of a model's folder is damaged or cannot be read, as the text
+ * says; a file that is given by itself is an error then.
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_inspect(
-    const char *path, bool json, char **text, struct shoal_error *error);
+    const char *path, bool json, char **text, bool *damaged, struct shoal_error *error);
 
 SHOAL_API void shoal_text_free(char **text);
 

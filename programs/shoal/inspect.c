@@ -6,8 +6,8 @@ const struct command command_inspect = {
     .name = "inspect",
     .usage = "PATH [--json]",
     .summary = "Says what the file or folder at PATH is: family, blocks, bytes a block, dtypes, "
-               "and what is missing. Reads headers only, no weights. \"mini\" is the embedded "
-               "model.",
+               "and what is missing or, with exit code 1, damaged. Reads headers only, no weights. "
+               "\"mini\" is the embedded model.",
     .set = COMMAND_INSPECT,
     .max_arguments = 1,
 };
@@ -19,6 +19,7 @@ int inspect_main(int argc, char **argv)
     char buffer[MODEL_PATH_BYTES];
     const char *path;
     char *text = NULL;
+    bool damaged;
     int code;
 
     if (!options_parse(&command_inspect, argc, argv, &options, &code)) goto done;
@@ -35,12 +36,14 @@ int inspect_main(int argc, char **argv)
     code = CLI_FAILED;
     path = model_path_find(options.argument, buffer);
     if (!path) goto done;
-    if (shoal_inspect(path, options.json, &text, &error) != SHOAL_OK) {
+    if (shoal_inspect(path, options.json, &text, &damaged, &error) != SHOAL_OK) {
         code = cli_fail(&error);
         goto done;
     }
     cli_print_text(text, options.json);
-    code = cli_finish(CLI_OK);
+    if (!damaged) code = CLI_OK;
+    code = cli_finish(code);
+    if (damaged) cli_error("%s: a part is damaged or cannot be read", path);
 done:
     shoal_text_free(&text);
     options_fini(&options);

@@ -134,17 +134,30 @@ fail:
 
 /* ---- folders ---- */
 
-/* A folder's checkpoint; NULL when out of memory. */
-static json_t *folder_json(const char *folder, bool *failed)
+/* What there is of a model's parts. */
+struct inventory {
+    json_t *checkpoints, *missing, *damaged;
+    bool there[FAMILY_KINDS]; /* a folder of its own, with something in it */
+    bool failed;
+};
+
+/* Adds the checkpoint of a part's folder. Files that are too many, or of a type that this build
+ * does not know, are there and whole. */
+static void add_folder(struct inventory *all, const char *folder, enum family_kind kind)
 {
     struct shoal_error problem = {0};
     json_t *object = NULL;
+    enum shoal_status status = checkpoint_json(folder, &object, &problem);
 
-    if (!checkpoint_json(folder, &object, &problem)) return object;
-    object = json_object();
-    json_put(object, "path", json_text(folder), failed);
-    put_problem(object, &problem, failed);
-    return object;
+    if (status) {
+        object = json_object();
+        json_put(object, "path", json_text(folder), &all->failed);
+        put_problem(object, &problem, &all->failed);
+    }
+    json_append(all->checkpoints, object, &all->failed);
+    all->there[kind] |= status != SHOAL_E_MISSING;
+    if (status == SHOAL_E_FORMAT || status == SHOAL_E_IO)
+        json_append(all->damaged, json_string(family_kind_name(kind)), &all->failed);
 }
 
 /* Whether one of the checkpoints holds a part of that kind. */
@@ -181,22 +194,24 @@ static bool carries_tokenizer(const json_t *checkpoints)
 }
 
 /* A model's folder: every part's folder that is there, and what a model needs that is not. */
-static void model_json(const char *path, json_t *checkpoints, json_t *missing, bool *failed)
+static void model_json(const char *path, struct inventory *all)
 {
     for (int i = 0; part_folder_names[i]; i++) {
         char *folder = mem_format("%s/%s", path, part_folder_names[i]);
 
-        if (!folder) *failed = true;
+        if (!folder) all->failed = true;
         if (folder && file_kind(folder) == FILE_FOLDER)
-            json_append(checkpoints, folder_json(folder, failed), failed);
+            add_folder(all, folder, part_folder_kind(part_folder_names[i]));
         mem_free(folder);
     }
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
-        if (!holds(checkpoints, (enum family_kind)kind))
-            json_append(missing, json_string(family_kind_name((enum family_kind)kind)), failed);
-    if (kind_of(path, "tokenizer/tokenizer.json", failed) != FILE_REGULAR &&
-        !carries_tokenizer(checkpoints))
-        json_append(missing, json_string("tokenizer (tokenizer/tokenizer.json)"), failed);
+        if (!all->there[kind] && !holds(all->checkpoints, (enum family_kind)kind))
+            json_append(
+                all->missing, json_string(family_kind_name((enum family_kind)kind)), &all->failed);
+    if (kind_of(path, "tokenizer/tokenizer.json", &all->failed) != FILE_REGULAR &&
+        !carries_tokenizer(all->checkpoints))
+        json_append(
+            all->missing, json_string("tokenizer (tokenizer/tokenizer.json)"), &all->failed);
 }
 
 /* ---- the text ---- */
@@ -273,44 +288,64 @@ static void checkpoint_text(const json_t *object, struct text *t)
         part_text(json_array_get(parts, i), t);
 }
 
+static void list_text(const char *what, const json_t *names, struct text *t)
+{
+    for (size_t i = 0; i < json_array_size(names); i++)
+        text_append(t, "%s: %s\n", what, json_string_value(json_array_get(names, i)));
+}
+
 static char *inspection_text(const json_t *object)
 {
     const json_t *checkpoints = json_object_get(object, "checkpoints");
-    const json_t *missing = json_object_get(object, "missing");
     struct text t = {0};
 
     for (size_t i = 0; i < json_array_size(checkpoints); i++)
         checkpoint_text(json_array_get(checkpoints, i), &t);
-    for (size_t i = 0; i < json_array_size(missing); i++)
-        text_append(&t, "missing: %s\n", json_string_value(json_array_get(missing, i)));
+    list_text("missing", json_object_get(object, "missing"), &t);
+    list_text("damaged or unreadable", json_object_get(object, "damaged"), &t);
     if (!t.failed) return t.data;
     mem_free(t.data);
     return NULL;
 }
 
-enum shoal_status shoal_inspect(const char *path, bool json, char **text, struct shoal_error *error)
+/* NULL when out of memory. */
+static char *print_inventory(struct inventory *all, bool json)
 {
-    json_t *checkpoints = json_array(), *missing = json_array(), *object = json_object();
+    json_t *object = json_object();
+    char *text = NULL;
+
+    json_put(object, "checkpoints", json_incref(all->checkpoints), &all->failed);
+    json_put(object, "missing", json_incref(all->missing), &all->failed);
+    json_put(object, "damaged", json_incref(all->damaged), &all->failed);
+    if (!all->failed) text = json ? json_print(object) : inspection_text(object);
+    json_decref(object);
+    return text;
+}
+
+enum shoal_status shoal_inspect(
+    const char *path, bool json, char **text, bool *damaged, struct shoal_error *error)
+{
+    struct inventory all = {
+        .checkpoints = json_array(), .missing = json_array(), .damaged = json_array()};
     enum shoal_status status = SHOAL_OK;
-    bool failed = false, folders;
+    bool folders;
     json_t *one;
 
     *text = NULL;
     TRY_OR_FAIL(part_folders_in(path, &folders, error));
     if (folders) {
-        model_json(path, checkpoints, missing, &failed);
+        model_json(path, &all);
     } else {
         TRY_OR_FAIL(checkpoint_json(path, &one, error));
-        json_append(checkpoints, one, &failed);
+        json_append(all.checkpoints, one, &all.failed);
     }
-    json_put(object, "checkpoints", json_incref(checkpoints), &failed);
-    json_put(object, "missing", json_incref(missing), &failed);
-    if (!failed) *text = json ? json_print(object) : inspection_text(object);
+    *text = print_inventory(&all, json);
     if (!*text) status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+    if (damaged) *damaged = json_array_size(all.damaged) > 0;
 fail:
-    json_decref(object);
-    json_decref(checkpoints);
-    json_decref(missing);
+    json_decref(all.checkpoints);
+    json_decref(all.missing);
+    json_decref(all.damaged);
     return status;
 }
 

@@ -24,6 +24,14 @@ static const char *const part_folders[FAMILY_KINDS][4] = {
 const char *const part_folder_names[] = {"transformer", "text_encoder", "vae", "diffusion_models",
     "unet", "text_encoders", "clip", NULL};
 
+enum family_kind part_folder_kind(const char *name)
+{
+    for (int kind = 0; kind < FAMILY_KINDS; kind++)
+        for (int i = 0; part_folders[kind][i]; i++)
+            if (!strcmp(name, part_folders[kind][i])) return (enum family_kind)kind;
+    return FAMILY_KINDS;
+}
+
 static const char *const part_options[FAMILY_KINDS] = {"--dit", "--text-encoder", "--vae"};
 
 /* Joins folder and name; *path is mem_free'd by the caller. */

@@ -13,6 +13,8 @@ struct model_defaults {
 
 /* The folders of a model's folder that hold parts, in either layout; the last is NULL. */
 extern const char *const part_folder_names[];
+/* What such a folder holds. */
+enum family_kind part_folder_kind(const char *name);
 /* Host memory that the program takes at the least: code, libraries, stacks, plan and PNG writer
  * were 6.4 MiB. */
 #define PROGRAM_BYTES (8ull << 20)

@@ -869,6 +869,38 @@ def a_damaged_model_is_refused(folder):
     expect(os.listdir(folder) == ["model"], os.listdir(folder))
 
 
+@case
+def inspect_tells_damaged_from_missing(folder):
+    model = os.path.join(folder, "model")
+    weights = os.path.join(model, "transformer/diffusion_pytorch_model.safetensors")
+    shutil.copytree(os.path.join(SOURCE, "models/shoal-mini"), model)
+    for path in (os.path.dirname(weights), weights):
+        os.chmod(path, 0o755)
+    os.truncate(weights, os.path.getsize(weights) - 1)
+    result = shoal("inspect", model)
+    expect(result.code == 1 and "missing: diffusion" not in result.out, result)
+    expect("\ndamaged or unreadable: diffusion transformer\n" in result.out, result)
+    expect("VAE: KL autoencoder" in result.out, result, "the other parts are described")
+    expect(f"problem: {weights} is truncated" in result.out, result)
+    expect(f"shoal: error: {model}: a part is damaged" in result.err, result)
+    result = shoal("inspect", model, "--json")
+    figures = json.loads(result.out)
+    expect(result.code == 1 and figures["damaged"] == ["diffusion transformer"], result)
+    expect(figures["missing"] == [], result)
+    os.unlink(weights)
+    result = shoal("inspect", model)
+    expect(result.code == 0 and result.err == "", result)
+    expect("missing: diffusion transformer" in result.out and "damaged" not in result.out, result)
+    figures = json.loads(shoal("inspect", model, "--json").out)
+    expect(figures["missing"] == ["diffusion transformer"] and figures["damaged"] == [], figures)
+    for name in ("a", "b"):  # which is meant cannot be told, but they are there
+        shutil.copy(os.path.join(model, "vae/diffusion_pytorch_model.safetensors"),
+                    os.path.join(model, f"transformer/{name}.safetensors"))
+    result = shoal("inspect", model)
+    expect(result.code == 0 and "several .safetensors" in result.out, result)
+    expect("missing" not in result.out, result)
+
+
 # ---- verify ----
 
 

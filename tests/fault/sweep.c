@@ -153,7 +153,7 @@ static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *e
             &(struct shoal_model_paths){.model = SCENARIO_MODEL}, &o->model, error);
         break;
     case STAGE_INSPECT:
-        o->status = shoal_inspect(SCENARIO_MODEL, true, &o->text, error);
+        o->status = shoal_inspect(SCENARIO_MODEL, true, &o->text, NULL, error);
         break;
     case STAGE_PLAN:
         o->status = shoal_plan_create(world.model, &world.request, &o->plan, error);
@@ -302,7 +302,7 @@ int sweep_set_up(void **state)
     set_up_packing();
     assert_ok(stream(&world.stream_hash, &error));
     assert_ok(shoal_devices(true, &world.devices, &error));
-    assert_ok(shoal_inspect(SCENARIO_MODEL, true, &world.inspected, &error));
+    assert_ok(shoal_inspect(SCENARIO_MODEL, true, &world.inspected, NULL, &error));
     assert_ok(shoal_result_write_png(world.result, 0, world.path, &error));
     world.png_bytes = scratch_bytes();
     assert_ok(shoal_result_write_trace(world.result, world.path, &error));

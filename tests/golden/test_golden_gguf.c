@@ -340,7 +340,7 @@ static void test_unsupported_type(void **state)
     assert_int_equal(shoal_model_open(&paths, &model, &error), SHOAL_E_UNSUPPORTED);
     assert_non_null(strstr(error.text, "IQ4_NL"));
     assert_non_null(strstr(error.text, "Q4_K"));
-    assert_ok(shoal_inspect(at("iq.gguf"), false, &text, &error));
+    assert_ok(shoal_inspect(at("iq.gguf"), false, &text, NULL, &error));
     assert_non_null(strstr(text, "IQ4_NL"));
     shoal_text_free(&text);
 }

@@ -147,7 +147,7 @@ static void test_odd_paths(void **state)
     assert_non_null(strstr(shoal_plan_json(plan), "-?"));
     shoal_plan_destroy(&plan);
     shoal_model_close(&model);
-    assert_ok(shoal_inspect(odd, true, &text, &error));
+    assert_ok(shoal_inspect(odd, true, &text, NULL, &error));
     assert_null(strstr(text, "problem"));
     shoal_text_free(&text);
     unlink(odd);

@@ -192,8 +192,9 @@ static void print_head(const struct verify *verify)
         cli_json_string(stdout, job->model_name);
         printf(", \"prompt\": ");
         cli_json_string(stdout, job->request.prompt);
-        printf(", \"seed\": %llu, \"steps\": %d,\n \"plans\": [",
-            (unsigned long long)job->request.seed, job->request.steps);
+        printf(", \"seed\": %llu, \"width\": %d, \"height\": %d, \"steps\": %d,\n \"plans\": [",
+            (unsigned long long)job->request.seed, job->request.width, job->request.height,
+            job->request.steps);
         return;
     }
     cli_print_clean(stdout, job->model_name);
@@ -297,22 +298,37 @@ static void print_same(const struct verify *verify, int index)
     if (printed) putchar('\n');
 }
 
+static void print_json_tail(const struct verify *verify)
+{
+    int printed = 0;
+
+    printf("],\n \"same_plans\": [");
+    for (int i = 0; i < verify->count; i++) {
+        const struct candidate *row = &verify->candidates[i];
+
+        if (row->same_as < 0) continue;
+        printf("%s{\"plan\": \"%s\", \"as\": \"%s\"}", printed++ ? ", " : "", row->name,
+            verify->candidates[row->same_as].name);
+    }
+    printed = 0;
+    printf("],\n \"left_out\": [");
+    for (int i = 0; i < verify->count; i++) {
+        const struct candidate *row = &verify->candidates[i];
+
+        if (!row->left_out[0]) continue;
+        printf("%s{\"plan\": \"%s\", \"why\": ", printed++ ? ", " : "", row->name);
+        cli_json_string(stdout, row->left_out);
+        fputc('}', stdout);
+    }
+    printf("],\n \"same\": %s}\n", verify->different == 0 ? "true" : "false");
+}
+
 static void print_tail(const struct verify *verify)
 {
     bool same = verify->different == 0;
-    int printed = 0;
 
     if (verify->job->options.json) {
-        printf("],\n \"left_out\": [");
-        for (int i = 0; i < verify->count; i++) {
-            const struct candidate *row = &verify->candidates[i];
-
-            if (!row->left_out[0]) continue;
-            printf("%s{\"plan\": \"%s\", \"why\": ", printed++ ? ", " : "", row->name);
-            cli_json_string(stdout, row->left_out);
-            fputc('}', stdout);
-        }
-        printf("],\n \"same\": %s}\n", same ? "true" : "false");
+        print_json_tail(verify);
         return;
     }
     fputc('\n', stdout);

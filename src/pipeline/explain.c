@@ -270,22 +270,25 @@ static void explain_host(const struct shoal_plan *plan, struct text *t)
     text_append(t, "\n");
 }
 
-/* What the next GiB would be worth, where it is worth something. */
-static void explain_more_of(const char *option, double now, double then, struct text *t)
+static double steps_seconds(const struct shoal_plan *plan)
+{
+    return plan->solution.phases[SHOAL_PHASE_STEPS].seconds;
+}
+
+/* Whether the next GiB, with which the steps would take `then`, is worth saying. */
+static bool is_worth(const struct shoal_plan *plan, double then)
+{
+    return then > 0 && then < 0.97 * steps_seconds(plan);
+}
+
+static void explain_more(
+    const struct shoal_plan *plan, const char *option, double then, struct text *t)
 {
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
 
-    if (then > 0 && then < 0.97 * now)
+    if (is_worth(plan, then))
         text_append(t, "1 GiB more of %s: the steps would take %s in place of %s\n", option,
-            format_seconds(a, then), format_seconds(b, now));
-}
-
-static void explain_more(const struct shoal_plan *plan, struct text *t)
-{
-    double now = plan->solution.phases[SHOAL_PHASE_STEPS].seconds;
-
-    explain_more_of("--vram", now, plan->more_vram_seconds, t);
-    explain_more_of("--ram", now, plan->more_ram_seconds, t);
+            format_seconds(a, then), format_seconds(b, steps_seconds(plan)));
 }
 
 /* Why wire packed packs nothing. */
@@ -441,7 +444,8 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
     explain_decode(plan, t);
     explain_device(plan, t);
     explain_host(plan, t);
-    explain_more(plan, t);
+    explain_more(plan, "--vram", plan->more_vram_seconds, t);
+    explain_more(plan, "--ram", plan->more_ram_seconds, t);
     for (size_t i = 0; i < json_array_size(notes); i++)
         text_append(t, "note: %s\n", json_string_value(json_array_get(notes, i)));
     if (plan->refusal) text_append(t, "REFUSED: %s\n", plan->refusal);
@@ -473,6 +477,13 @@ static json_t *budget_json(uint64_t bytes)
     return bytes == SHOAL_UNLIMITED ? json_null() : json_integer((json_int_t)bytes);
 }
 
+static json_t *more_json(const struct shoal_plan *plan, double then)
+{
+    if (!is_worth(plan, then)) return json_null();
+    return json_pack("{s:I, s:f, s:f}", "bytes", (json_int_t)1 << 30, "steps_seconds", then,
+        "steps_seconds_now", steps_seconds(plan));
+}
+
 static const char *origin_name(enum rates_origin origin)
 {
     static const char *const names[] = {[RATES_GUESSED] = "guessed",
@@ -499,7 +510,7 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
-        " s:f, s:s, s:s, s:s, s:f, s:f, s:i, s:b, s:i, s:o, s:I, s:i, s:o, s:O}",
+        " s:f, s:s, s:s, s:s, s:f, s:f, s:i, s:b, s:i, s:o, s:I, s:i, s:i, s:o, s:o, s:o, s:O}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits",
@@ -519,8 +530,9 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         plan->rates.link_bytes, "disk_bytes_per_second", plan->rates.disk_bytes, "packed_blocks",
         (int)s.packed_blocks, "packed_while_read", (int)s.packs, "disk_blocks", (int)s.disk_blocks,
         "refusal", plan->refusal ? json_text(plan->refusal) : json_null(), "context_bytes",
-        (json_int_t)plan->target.context_bytes, "strip_blocks", (int)s.strip_blocks, "phases",
-        phases, "notes", notes);
+        (json_int_t)plan->target.context_bytes, "strip_blocks", (int)s.strip_blocks, "all_lanes",
+        (int)job_lane_count(&plan->job), "more_vram", more_json(plan, plan->more_vram_seconds),
+        "more_ram", more_json(plan, plan->more_ram_seconds), "phases", phases, "notes", notes);
 }
 
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)

@@ -65,7 +65,7 @@ static enum shoal_status check_request(
     if ((unsigned)r->pin > SHOAL_PIN_OFF)
         FAIL(error, SHOAL_E_INVALID, "pin: %d is not on, staging or off", (int)r->pin);
     if ((unsigned)r->vae_strips > SHOAL_STRIPS_ON)
-        FAIL(error, SHOAL_E_INVALID, "VAE strips: %d is not auto, off or on", (int)r->vae_strips);
+        FAIL(error, SHOAL_E_INVALID, "--vae-strips: %d is not auto, off or on", (int)r->vae_strips);
     return SHOAL_OK;
 }
 

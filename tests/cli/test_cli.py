@@ -926,8 +926,13 @@ def verify_json_and_the_plan_as_asked(folder):
     for row in plans:
         expect(row["peak_vram_bytes"] == row["planned_peak_vram_bytes"], row)
         expect(row["step_bytes"] == row["planned_step_bytes"], row)
+        expect(row["step_read_bytes"] == row["planned_step_read_bytes"] > 0, row, "a single step")
     expect(any(row["resident_blocks"] < row["blocks"] for row in plans), plans, "nothing streamed")
     expect(len({row["strip_blocks"] > 0 for row in plans}) == 2, plans, "a VAE whole and in strips")
+    expect(figures["width"] == figures["height"] == 64, figures)
+    same, names = figures["same_plans"], {row["plan"] for row in plans}
+    expect(len(same) > 0, figures)
+    expect(all(row["as"] in names and row["plan"] not in names for row in same), same)
     refused(shoal("verify", "--vram", "1KiB", *SMALL), 3, "--vram")
 
 

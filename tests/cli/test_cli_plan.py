@@ -140,6 +140,24 @@ def long_times_are_hours_and_days(folder):
             expect(shown <= seconds < shown + 3600, (shown, seconds))
 
 
+@case
+def json_says_what_1_gib_more_is_worth(folder):
+    slow = ["--rates", write_rates(folder, link_bytes=1e6, disk_bytes=1e6)]
+    for args, option in ((["--vram", "6MiB"], "vram"),
+                         (["--resident-blocks", "0", "--ram", "18MiB"], "ram")):
+        result = shoal("plan", "-p", "x", *slow, *args)
+        expect(result.out.count(f"1 GiB more of --{option}: ") == 1, result)
+        figures, _ = plan(*slow, *args)
+        more = figures["more_" + option]
+        steps, = [phase for phase in figures["phases"] if phase["phase"] == "steps"]
+        expect(more["bytes"] == 1 << 30 and more["steps_seconds_now"] == steps["seconds"], figures)
+        expect(0 < more["steps_seconds"] < 0.97 * steps["seconds"], more)
+        expect("1 GiB more" not in shoal("plan", "-p", "x", *slow).out, option)
+    figures, _ = plan(*slow)
+    expect(figures["more_vram"] is None and figures["more_ram"] is None, figures)
+    expect(figures["all_lanes"] == 2 == 2 * plan("--cfg", "1")[0]["all_lanes"], figures)
+
+
 HOSTILE = [
     # a change to the file, words that the error must hold
     ({"text": ""}, ["JSON"]),

@@ -443,7 +443,7 @@ static void test_bad_requests(void **state)
 {
     struct shoal_request cases[13];
     static const char *const names[13] = {"prompt", "width", "height", "steps", "count", "cfg",
-        "shift", "sampler", "--resident-blocks", "device", "buffer", "wire", "VAE strips"};
+        "shift", "sampler", "--resident-blocks", "device", "buffer", "wire", "--vae-strips"};
 
     (void)state;
     for (int i = 0; i < 13; i++)

@@ -200,6 +200,8 @@ static void test_conv(void **state)
         (struct conv){.height = 1, .width = 1, .above = 1, .below = 1, .kernel = 3, .upsample = 1};
     b.ops->conv2d(b.stream, y, x, w, MATRIX_NONE, &conv);
     check(y, OF(1, 1, 111));
+    matrix_drop(w);
+    matrix_drop(x);
     /* Rows 1 and 2 of four that are two, read as if upsampled: 1 1 100 100. */
     x = OF(1, 2, 1, 100);
     y = matrix_new(DTYPE_F32, 1, 4, 4);
@@ -209,6 +211,7 @@ static void test_conv(void **state)
     b.ops->conv2d(b.stream, y, x, w, MATRIX_NONE, &conv);
     check(y, OF(1, 4, 102, 102, 201, 201));
     matrix_drop(w);
+    matrix_drop(x);
     /* 1x1 over an upsampled pixel. */
     x = OF(1, 1, 3);
     w = OF(1, 1, 2);

@@ -135,6 +135,12 @@ void exec_init(struct exec *x, struct device *device, struct stream *stream, str
     };
 }
 
+enum shoal_status exec_check(const struct exec *x, struct shoal_error *error)
+{
+    if (x->error.status && error) *error = x->error;
+    return x->error.status;
+}
+
 /* A region's spans begin at aligned offsets, so counted from the top they end at aligned
  * addresses; with aligned sizes they begin at aligned ones too. */
 static uint64_t span_bytes(struct matrix m)

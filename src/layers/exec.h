@@ -23,6 +23,9 @@ struct exec {
 void exec_init(struct exec *x, struct device *device, struct stream *stream, struct region *scratch,
     device_addr scratch_top);
 
+/* The first failure, if anything has failed. */
+enum shoal_status exec_check(const struct exec *x, struct shoal_error *error) SHOAL_CHECKED;
+
 /*
  * Scratch [rows, cols]; free every one, in any order. exec_alloc's is of the device's activation
  * type: what lives within a block. exec_alloc_float's is F32: what crosses blocks and adds up, what

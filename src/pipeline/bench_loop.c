@@ -3,6 +3,7 @@
 
 #include "base/checksum.h"
 #include "base/memory.h"
+#include "pipeline/noise.h"
 #include "pipeline/steps.h"
 
 #include <math.h>
@@ -25,12 +26,6 @@ static size_t host_count(const struct running *r)
     return (size_t)(r->loop->model->tokens * r->loop->model->hidden);
 }
 
-static enum shoal_status exec_check(const struct running *r, struct shoal_error *error)
-{
-    if (r->exec.error.status && error) *error = r->exec.error;
-    return r->exec.error.status;
-}
-
 static enum shoal_status synchronise(const struct running *r, struct shoal_error *error)
 {
     return r->loop->device->ops->stream_synchronize(r->compute, error);
@@ -47,7 +42,7 @@ static enum shoal_status walk(struct running *r, struct shoal_error *error)
         TRY(streamer_acquire(r->streamer, index, r->bound, error));
         block->forward(&r->exec, block, r->bound, &r->lane);
         streamer_release(r->streamer, index);
-        TRY(exec_check(r, error));
+        TRY(exec_check(&r->exec, error));
         if (loop->cancelled && loop->cancelled(loop->user))
             FAIL(error, SHOAL_E_CANCELLED, "cancelled");
     }
@@ -84,13 +79,13 @@ static enum shoal_status begin(struct running *r, struct shoal_error *error)
     r->host = mem_calloc(host_count(r), sizeof *r->host);
     r->bound = mem_calloc((size_t)model->blocks[0].weight_count, sizeof *r->bound);
     if (!r->host || !r->bound) FAIL_MEMORY(error);
-    TRY(bench_model_input(model, r->host, error));
+    noise_values(r->host, host_count(r));
     TRY(arena_open(&r->arena, loop->device, loop->arena_bytes, error));
     TRY(loop->device->ops->stream_create(loop->device, false, &r->compute, error));
     exec_init(&r->exec, loop->device, r->compute, r->arena.scratch, arena_top(&r->arena));
     r->lane.hidden = exec_alloc_float(&r->exec, model->tokens, model->hidden);
     exec_upload(&r->exec, r->lane.hidden, r->host);
-    TRY(exec_check(r, error));
+    TRY(exec_check(&r->exec, error));
     TRY(synchronise(r, error));
     setup = setup_of(r);
     TRY(streamer_create(&r->streamer, &setup, error));

@@ -2,10 +2,9 @@
 #include "pipeline/bench_model.h"
 
 #include "base/memory.h"
-#include "base/number.h"
-#include "base/rng.h"
 #include "base/size.h"
 #include "base/writer.h"
+#include "pipeline/noise.h"
 
 #include <stdio.h>
 
@@ -17,10 +16,6 @@
 
 /* Where the weights begin: as in a checkpoint, whose header has any length, not on a page. */
 #define WEIGHTS_OFFSET 9000
-
-/* Random numbers are drawn once and repeated, since drawing is slow; a prime number of them, so
- * that no chunk or row holds what another does. */
-#define PATTERN 1048573
 
 /* ---- forwards ---- */
 
@@ -156,34 +151,6 @@ void bench_model_close(struct bench_model *m)
     *m = (struct bench_model){.file = {.fd = -1}};
 }
 
-/* ---- values ---- */
-
-/* Normal numbers that spread by `deviation`: as BF16 to `weights`, or as they are to `values`. */
-static enum shoal_status draw(
-    float deviation, uint16_t *weights, float *values, uint64_t count, struct shoal_error *error)
-{
-    float *normal = mem_alloc(PATTERN * sizeof *normal);
-    struct rng rng;
-
-    if (!normal) FAIL_MEMORY(error);
-    rng_init(&rng, 1);
-    rng_normal(&rng, normal, PATTERN);
-    for (uint64_t i = 0; i < count; i++) {
-        float value = deviation * normal[i % PATTERN];
-
-        if (weights) weights[i] = bf16_from_float(value);
-        if (values) values[i] = value;
-    }
-    mem_free(normal);
-    return SHOAL_OK;
-}
-
-enum shoal_status bench_model_input(
-    const struct bench_model *m, float *hidden, struct shoal_error *error)
-{
-    return draw(1, NULL, hidden, (uint64_t)(m->tokens * m->hidden), error);
-}
-
 /* ---- the file ---- */
 
 uint64_t bench_model_file_bytes(const struct bench_model *m)
@@ -195,12 +162,12 @@ uint64_t bench_model_file_bytes(const struct bench_model *m)
 static enum shoal_status write_weights(struct bench_model *m, const struct bench_model_spec *spec,
     struct writer *writer, struct shoal_error *error)
 {
-    const uint64_t bytes = PATTERN * sizeof(uint16_t), end = bench_model_file_bytes(m);
+    const uint64_t bytes = NOISE_PERIOD * sizeof(uint16_t), end = bench_model_file_bytes(m);
     uint16_t *pattern = mem_alloc(bytes);
     enum shoal_status status = SHOAL_OK;
 
     if (!pattern) FAIL_MEMORY(error);
-    status = draw(0.02f, pattern, NULL, PATTERN, error);
+    status = noise_weights(pattern, NOISE_PERIOD, error);
     for (uint64_t at = WEIGHTS_OFFSET; !status && at < end; at += bytes) {
         if (spec->cancelled && spec->cancelled(spec->user))
             status = error_set(error, SHOAL_E_CANCELLED, __FILE__, __LINE__, "cancelled");

@@ -36,7 +36,7 @@ struct bench_model {
 
 /* A lane of its forwards. */
 struct bench_lane {
-    struct matrix hidden; /* [tokens, hidden], F32: every block adds to it */
+    struct matrix hidden; /* [tokens, hidden], F32: noise, to which every block adds */
 };
 
 /* Lays the blocks out; the file comes later. */
@@ -51,9 +51,5 @@ void bench_model_close(struct bench_model *model); /* accepts a zeroed one */
 
 /* What the file takes. */
 uint64_t bench_model_file_bytes(const struct bench_model *model);
-
-/* What a lane begins with: [tokens, hidden]. */
-enum shoal_status bench_model_input(
-    const struct bench_model *model, float *hidden, struct shoal_error *error) SHOAL_CHECKED;
 
 #endif

@@ -10,6 +10,7 @@
 #include "device/count/count.h"
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
+#include "pipeline/counting.h"
 #include "pipeline/plan.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ struct bench {
     struct shoal_stream_request request;
     struct target target;
     struct device *cpu, *device; /* the target's or the CPU's */
-    bool whole_card;             /* no vram_bytes was given, or more than the card has */
+    bool all;                    /* vram_bytes is all that the card has */
     struct bench_model_spec spec;
     struct bench_model model;
     struct packing packing;
@@ -49,26 +50,16 @@ void shoal_stream_request_init(struct shoal_stream_request *request)
 
 /* ---- the request ---- */
 
-static enum shoal_status check_range(
-    const char *name, int64_t value, int64_t low, int64_t high, struct shoal_error *error)
-{
-    if (value < low || value > high)
-        FAIL(error, SHOAL_E_INVALID, "%s: %lld is not between %lld and %lld", name,
-            (long long)value, (long long)low, (long long)high);
-    return SHOAL_OK;
-}
-
 static enum shoal_status check_request(
     const struct shoal_stream_request *r, struct shoal_error *error)
 {
     char size[SIZE_TEXT_BYTES];
 
-    TRY(check_range("blocks", r->blocks, 1, SHOAL_STREAM_MOST_BLOCKS, error));
-    TRY(check_range("tokens", r->tokens, 1, SHOAL_STREAM_MOST_TOKENS, error));
-    TRY(check_range("steps", r->steps, 2, 1000, error));
-    TRY(check_range("threads", r->threads, 0, 1024, error));
-    TRY(check_range("buffer", (int)r->buffer, 0, SHOAL_BUFFER_DOUBLE, error));
-    TRY(check_range("pin", (int)r->pin, 0, SHOAL_PIN_OFF, error));
+    TRY(request_check_range("blocks", r->blocks, 1, SHOAL_STREAM_MOST_BLOCKS, error));
+    TRY(request_check_range("tokens", r->tokens, 1, SHOAL_STREAM_MOST_TOKENS, error));
+    TRY(request_check_range("steps", r->steps, 2, 1000, error));
+    TRY(request_check_range("threads", r->threads, 0, 1024, error));
+    TRY(request_check_choices(r->buffer, r->wire, r->pin, error));
     if (r->block_bytes < BENCH_MODEL_LEAST_BYTES || r->block_bytes > BENCH_MODEL_MOST_BYTES)
         FAIL(error, SHOAL_E_INVALID, "--block-size: %s is not between 1 MiB and 1 TiB",
             size_format(size, r->block_bytes));
@@ -88,12 +79,11 @@ static enum shoal_status open_device(struct bench *b, struct shoal_error *error)
 {
     struct shoal_request *as =
         &(struct shoal_request){.device = b->request.device, .threads = b->request.threads};
+    bool whole_card;
 
     TRY(plan_target(as, &b->target, &b->links.rates, error));
-    b->whole_card =
-        b->target.vram_bytes != SHOAL_UNLIMITED && b->request.vram_bytes > b->target.vram_bytes;
-    b->figures.capped = b->whole_card && b->request.vram_bytes != SHOAL_UNLIMITED;
-    if (b->whole_card) b->request.vram_bytes = b->target.vram_bytes;
+    plan_cap_vram(&b->target, &b->request.vram_bytes, &whole_card, &b->figures.capped);
+    b->all = whole_card || b->figures.capped;
     b->device = b->target.device;
     if (b->device) return SHOAL_OK;
     TRY(cpu_create(&b->cpu, CPU_KERNELS_FAST, b->request.threads, error));
@@ -104,43 +94,26 @@ static enum shoal_status open_device(struct bench *b, struct shoal_error *error)
 /* ---- what a step needs ---- */
 
 /* Runs a block on the counting device. */
-static enum shoal_status count_on(struct bench *b, struct device *device, struct stream *stream,
-    struct region *scratch, struct shoal_error *error)
+static enum shoal_status count(struct bench *b, struct shoal_error *error)
 {
     const struct block *block = &b->model.blocks[0];
     struct matrix *weights = mem_calloc((size_t)block->weight_count, sizeof *weights);
+    struct counting c;
     struct bench_lane lane;
-    struct exec exec;
-
-    if (!weights) FAIL_MEMORY(error);
-    exec_init(&exec, device, stream, scratch, 1ull << 61);
-    lane.hidden = exec_alloc_float(&exec, b->model.tokens, b->model.hidden);
-    block_bind(block, device->arena, weights);
-    block->forward(&exec, block, weights, &lane);
-    mem_free(weights);
-    if (exec.error.status && error) *error = exec.error;
-    b->scratch_bytes = region_high_water(scratch);
-    b->figures.operations =
-        (double)count_read(device).operations * (double)b->model.model.block_count;
-    return exec.error.status;
-}
-
-static enum shoal_status count(struct bench *b, struct shoal_error *error)
-{
-    struct device *device = NULL;
-    struct stream *stream = NULL;
-    struct region *scratch = NULL;
     enum shoal_status status;
 
-    TRY(count_create(&device, b->target.traits, error));
-    TRY_OR_FAIL(device->ops->arena_reserve(device, 1u << 20, error));
-    TRY_OR_FAIL(device->ops->stream_create(device, false, &stream, error));
-    TRY_OR_FAIL(region_create(&scratch, 1ull << 60, error));
-    status = count_on(b, device, stream, scratch, error);
+    if (!weights) FAIL_MEMORY(error);
+    TRY_OR_FAIL(counting_open(&c, b->target.traits, error));
+    lane.hidden = exec_alloc_float(&c.exec, b->model.tokens, b->model.hidden);
+    block_bind(block, c.device->arena, weights);
+    block->forward(&c.exec, block, weights, &lane);
+    b->scratch_bytes = region_high_water(c.scratch);
+    b->figures.operations =
+        (double)count_read(c.device).operations * (double)b->model.model.block_count;
+    status = exec_check(&c.exec, error);
 fail:
-    region_destroy(&scratch);
-    if (stream) device->ops->stream_destroy(&stream);
-    device_destroy(&device);
+    counting_close(&c);
+    mem_free(weights);
     return status;
 }
 
@@ -177,22 +150,6 @@ static enum shoal_status solve(struct bench *b, struct shoal_error *error)
     return planner_solve(&input, 1, &limits, &b->solution, error);
 }
 
-static enum shoal_status refuse_vram(const struct bench *b, struct shoal_error *error)
-{
-    const struct plan_solution *s = &b->solution;
-    char a[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES];
-
-    if (b->whole_card)
-        FAIL(error, SHOAL_E_BUDGET, "%s has %s free; the least that works with these options is %s",
-            b->target.name, size_format(a, b->request.vram_bytes),
-            size_format_up(c, s->least_bytes));
-    FAIL(error, SHOAL_E_BUDGET,
-        "--vram %llu (%s) is too small: the least that works with these options is --vram %llu "
-        "(%s)",
-        (unsigned long long)b->request.vram_bytes, size_format(a, b->request.vram_bytes),
-        (unsigned long long)s->least_bytes, size_format_up(c, s->least_bytes));
-}
-
 static uint64_t resident_arena_bytes(const struct bench *b)
 {
     return (uint64_t)b->figures.distinct * b->figures.block_bytes + b->scratch_bytes;
@@ -216,19 +173,21 @@ static enum shoal_status check_memory(const struct bench *b, struct shoal_error 
 static enum shoal_status check_fits(const struct bench *b, struct shoal_error *error)
 {
     const struct plan_solution *s = &b->solution;
-    char a[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES];
+    struct text t = {0};
 
-    if (!s->fits && b->request.vram_bytes < s->least_bytes) return refuse_vram(b, error);
-    if (!s->fits)
-        FAIL(error, SHOAL_E_BUDGET,
-            "--ram %llu (%s) is too small: the least that works beside this --vram is --ram %llu "
-            "(%s)%s",
-            (unsigned long long)b->request.ram_bytes, size_format(a, b->request.ram_bytes),
-            (unsigned long long)s->least_ram_bytes, size_format_up(c, s->least_ram_bytes),
-            s->phases[0].packs ? "; what is packed while it is read waits there, plain weights may "
-                                 "wait on disk: leave --wire out"
-                               : "");
-    return check_memory(b, error);
+    if (s->fits) return check_memory(b, error);
+    if (b->request.vram_bytes < s->least_bytes) {
+        plan_refuse_vram(&t, &b->target, b->all, b->request.vram_bytes, s->least_bytes);
+    } else {
+        plan_refuse_ram(&t, b->request.ram_bytes, s->least_ram_bytes);
+        if (s->phases[0].packs) plan_refuse_packs(&t);
+    }
+    if (t.failed)
+        error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+    else
+        error_set(error, SHOAL_E_BUDGET, __FILE__, __LINE__, "%s", t.data);
+    mem_free(t.data);
+    return t.failed ? SHOAL_E_MEMORY : SHOAL_E_BUDGET;
 }
 
 /* Everything that can be refused is, before the first measurement; what packs needs the file. */

@@ -41,37 +41,51 @@ static void refuse_raw(const struct shoal_plan *plan, struct text *t)
             (unsigned long long)plan->least_bytes, size_format_up(size, plan->least_bytes));
 }
 
-static void refuse_vram(const struct shoal_plan *plan, struct text *t)
+void plan_refuse_vram(struct text *text, const struct target *target, bool all, uint64_t vram_bytes,
+    uint64_t least_bytes)
 {
-    const uint64_t budget = plan->job.request.vram_bytes;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
 
-    if (plan->target.device && (plan->whole_card || plan->capped)) {
-        text_append(t, "%s has %s free; the least that works with these options is %s",
-            plan->target.name, size_format(a, budget), size_format_up(b, plan->least_bytes));
+    size_format(a, vram_bytes);
+    size_format_up(b, least_bytes);
+    if (target->device && all) {
+        text_append(text, "%s has %s free; the least that works with these options is %s",
+            target->name, a, b);
         return;
     }
-    if (plan->whole_card)
-        text_append(t, "the memory of %s, %s,", plan->target.name, size_format(a, budget));
+    if (all)
+        text_append(text, "the memory of %s, %s,", target->name, a);
     else
-        text_append(t, "--vram %llu (%s)", (unsigned long long)budget, size_format(a, budget));
-    text_append(t, " is too small: the least that works with these options is --vram %llu (%s)",
-        (unsigned long long)plan->least_bytes, size_format_up(b, plan->least_bytes));
+        text_append(text, "--vram %llu (%s)", (unsigned long long)vram_bytes, a);
+    text_append(text, " is too small: the least that works with these options is --vram %llu (%s)",
+        (unsigned long long)least_bytes, b);
+}
+
+void plan_refuse_ram(struct text *text, uint64_t ram_bytes, uint64_t least_bytes)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+
+    text_append(text,
+        "--ram %llu (%s) is too small: the least that works beside this --vram is --ram %llu (%s)",
+        (unsigned long long)ram_bytes, size_format(a, ram_bytes), (unsigned long long)least_bytes,
+        size_format_up(b, least_bytes));
+}
+
+void plan_refuse_packs(struct text *text)
+{
+    text_append(text, "; what is packed while it is read waits there, plain weights may wait on "
+                      "disk: leave --wire out");
 }
 
 static void refuse_ram(const struct shoal_plan *plan, struct text *t)
 {
-    const uint64_t ram = plan->job.request.ram_bytes;
     const struct process_memory *process = &plan->process;
-    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    char size[SIZE_TEXT_BYTES];
 
-    text_append(t,
-        "--ram %llu (%s) is too small: the least that works beside this --vram is --ram %llu (%s)",
-        (unsigned long long)ram, size_format(a, ram), (unsigned long long)plan->least_ram_bytes,
-        size_format_up(b, plan->least_ram_bytes));
+    plan_refuse_ram(t, plan->job.request.ram_bytes, plan->least_ram_bytes);
     if (process->largest_bytes > process->bytes / 4)
         text_append(t, ", of which reading %s takes %s", process->largest_path,
-            size_format(a, process->largest_bytes));
+            size_format(size, process->largest_bytes));
 }
 
 /* Why the plan cannot run, and what would. */
@@ -80,13 +94,13 @@ static void explain_refusal(const struct shoal_plan *plan, struct text *t)
     if (plan->solution.needs_packed)
         refuse_raw(plan, t);
     else if (plan->job.request.vram_bytes < plan->least_bytes)
-        refuse_vram(plan, t);
+        plan_refuse_vram(t, &plan->target, plan->whole_card || plan->capped,
+            plan->job.request.vram_bytes, plan->least_bytes);
     else
         refuse_ram(plan, t);
     if (plan->job.request.wire == SHOAL_WIRE_PACKED &&
         plan->solution.phases[SHOAL_PHASE_STEPS].packs)
-        text_append(t, "; what is packed while it is read waits there, plain weights may wait on "
-                       "disk: leave --wire out");
+        plan_refuse_packs(t);
 }
 
 #define HOUR 3600

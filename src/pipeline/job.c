@@ -24,7 +24,7 @@ const char *shoal_phase_name(enum shoal_phase phase)
 
 /* ---- the request ---- */
 
-static enum shoal_status check_range(
+enum shoal_status request_check_range(
     const char *name, int64_t value, int64_t low, int64_t high, struct shoal_error *error)
 {
     if (value < low || value > high)
@@ -33,11 +33,23 @@ static enum shoal_status check_range(
     return SHOAL_OK;
 }
 
+enum shoal_status request_check_choices(
+    enum shoal_buffer buffer, enum shoal_wire wire, enum shoal_pin pin, struct shoal_error *error)
+{
+    if ((unsigned)buffer > SHOAL_BUFFER_DOUBLE)
+        FAIL(error, SHOAL_E_INVALID, "buffer: %d is not auto, single or double", (int)buffer);
+    if ((unsigned)wire > SHOAL_WIRE_PACKED)
+        FAIL(error, SHOAL_E_INVALID, "wire: %d is not auto, raw or packed", (int)wire);
+    if ((unsigned)pin > SHOAL_PIN_OFF)
+        FAIL(error, SHOAL_E_INVALID, "pin: %d is not on, staging or off", (int)pin);
+    return SHOAL_OK;
+}
+
 /* Latents are patches of 2 pixels of 8 (the VAE's factor): sizes are multiples of 16. */
 static enum shoal_status check_size(
     const char *name, int32_t value, int32_t multiple, struct shoal_error *error)
 {
-    TRY(check_range(name, value, multiple, MAX_SIZE, error));
+    TRY(request_check_range(name, value, multiple, MAX_SIZE, error));
     if (value % multiple)
         FAIL(error, SHOAL_E_INVALID, "%s: %d is not a multiple of %d; %d is", name, value, multiple,
             (value + multiple / 2) / multiple * multiple);
@@ -50,20 +62,16 @@ static enum shoal_status check_request(
     if (!r->prompt) FAIL(error, SHOAL_E_INVALID, "prompt: there is none");
     TRY(check_size("width", r->width, multiple, error));
     TRY(check_size("height", r->height, multiple, error));
-    TRY(check_range("steps", r->steps, 1, SCHEDULE_MAX_STEPS, error));
-    TRY(check_range("count", r->count, 1, MAX_COUNT, error));
-    TRY(check_range("threads", r->threads, 0, 1024, error));
-    if (r->lanes != SHOAL_AUTO) TRY(check_range("lanes", r->lanes, 1, 2 * MAX_COUNT, error));
+    TRY(request_check_range("steps", r->steps, 1, SCHEDULE_MAX_STEPS, error));
+    TRY(request_check_range("count", r->count, 1, MAX_COUNT, error));
+    TRY(request_check_range("threads", r->threads, 0, 1024, error));
+    if (r->lanes != SHOAL_AUTO)
+        TRY(request_check_range("lanes", r->lanes, 1, 2 * MAX_COUNT, error));
     if (!(r->cfg >= 0 && r->cfg <= 100))
         FAIL(error, SHOAL_E_INVALID, "cfg: %g is not between 0 and 100", (double)r->cfg);
     if (!(r->shift >= 0.01f && r->shift <= 100))
         FAIL(error, SHOAL_E_INVALID, "shift: %g is not between 0.01 and 100", (double)r->shift);
-    if ((unsigned)r->buffer > SHOAL_BUFFER_DOUBLE)
-        FAIL(error, SHOAL_E_INVALID, "buffer: %d is not auto, single or double", (int)r->buffer);
-    if ((unsigned)r->wire > SHOAL_WIRE_PACKED)
-        FAIL(error, SHOAL_E_INVALID, "wire: %d is not auto, raw or packed", (int)r->wire);
-    if ((unsigned)r->pin > SHOAL_PIN_OFF)
-        FAIL(error, SHOAL_E_INVALID, "pin: %d is not on, staging or off", (int)r->pin);
+    TRY(request_check_choices(r->buffer, r->wire, r->pin, error));
     if ((unsigned)r->vae_strips > SHOAL_STRIPS_ON)
         FAIL(error, SHOAL_E_INVALID, "--vae-strips: %d is not auto, off or on", (int)r->vae_strips);
     return SHOAL_OK;
@@ -182,12 +190,6 @@ int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes)
 
 /* ---- walking the blocks ---- */
 
-static enum shoal_status exec_check(const struct stage *stage, struct shoal_error *error)
-{
-    if (stage->exec.error.status && error) *error = stage->exec.error;
-    return stage->exec.error.status;
-}
-
 static enum shoal_status walk_bound(struct stage *stage, struct phase_pass p, void **lanes,
     int32_t count, struct matrix *globals, struct matrix *bound, struct shoal_error *error)
 {
@@ -197,7 +199,7 @@ static enum shoal_status walk_bound(struct stage *stage, struct phase_pass p, vo
     if (global) TRY(stage->globals(stage, globals, error));
     for (int32_t lane = 0; pass->begin && lane < count; lane++)
         pass->begin(&stage->exec, global, globals, lanes[lane]);
-    TRY(exec_check(stage, error));
+    TRY(exec_check(&stage->exec, error));
     for (int32_t i = 0; i < pass->count; i++) {
         const struct block *block = &p.model->blocks[pass->first + i];
 
@@ -205,12 +207,12 @@ static enum shoal_status walk_bound(struct stage *stage, struct phase_pass p, vo
         for (int32_t lane = 0; lane < count; lane++)
             block->forward(&stage->exec, block, bound, lanes[lane]);
         stage->release(stage, pass->first + i);
-        TRY(exec_check(stage, error));
+        TRY(exec_check(&stage->exec, error));
         if (stage->block_done) TRY(stage->block_done(stage, i + 1, pass->count, error));
     }
     for (int32_t lane = 0; pass->end && lane < count; lane++)
         pass->end(&stage->exec, global, globals, lanes[lane]);
-    return exec_check(stage, error);
+    return exec_check(&stage->exec, error);
 }
 
 /* One walk over the phase's blocks for `count` lanes. */
@@ -337,7 +339,7 @@ static enum shoal_status start_pictures(struct run *r, struct shoal_error *error
             r->pointers[i * job->prompt_count + k] = lane;
         }
     }
-    return exec_check(r->stage, error);
+    return exec_check(&r->stage->exec, error);
 }
 
 /* latent += what the sampler makes of the lanes' velocities. */
@@ -369,7 +371,7 @@ static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
             r->lanes[i].step = step;
         TRY(walk_all(r->stage, p, r->pointers, lanes, false, error));
         advance(r, step);
-        TRY(exec_check(r->stage, error));
+        TRY(exec_check(&r->stage->exec, error));
         report_unit(r->stage, step + 1, r->stage->steps);
     }
     TRY(synchronise(r->stage, error));

@@ -26,6 +26,12 @@ struct job {
     int64_t latent_height, latent_width, latent_channels;
 };
 
+/* SHOAL_E_INVALID, naming the member, for what is outside its range or no choice there is. */
+enum shoal_status request_check_range(const char *name, int64_t value, int64_t low, int64_t high,
+    struct shoal_error *error) SHOAL_CHECKED;
+enum shoal_status request_check_choices(enum shoal_buffer buffer, enum shoal_wire wire,
+    enum shoal_pin pin, struct shoal_error *error) SHOAL_CHECKED;
+
 /* Checks and copies the request. */
 enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     const struct shoal_request *request, struct shoal_error *error) SHOAL_CHECKED;

@@ -3,12 +3,10 @@
 
 #include "base/checksum.h"
 #include "base/memory.h"
-#include "base/number.h"
-#include "base/rng.h"
+#include "pipeline/noise.h"
 #include "wire/wire.h"
 
 #define WIRE_ELEMENTS ((uint64_t)64 << 20) /* more than caches hold */
-#define WIRE_PATTERN ((uint64_t)1 << 20)   /* drawn once and repeated: drawing is slow */
 #define WIRE_SECONDS 0.4
 
 struct wire_bench {
@@ -37,21 +35,6 @@ static void unpack(void *arg)
     b->device->ops->compute->unpack(b->stream, y, arena, b->bytes);
     if (!b->error.status)
         b->error.status = b->device->ops->stream_synchronize(b->stream, &b->error);
-}
-
-/* Weights as trained ones are spread. */
-static enum shoal_status draw_weights(uint16_t *weights, struct shoal_error *error)
-{
-    float *normal = mem_alloc(WIRE_PATTERN * sizeof *normal);
-    struct rng rng;
-
-    if (!normal) FAIL_MEMORY(error);
-    rng_init(&rng, 1);
-    rng_normal(&rng, normal, WIRE_PATTERN);
-    for (uint64_t i = 0; i < WIRE_ELEMENTS; i++)
-        weights[i] = bf16_from_float(0.02f * normal[i % WIRE_PATTERN]);
-    mem_free(normal);
-    return SHOAL_OK;
 }
 
 /* The device unpacks what was packed; the weights are overwritten by what comes of it. */
@@ -92,7 +75,7 @@ enum shoal_status links_measure_wire(
         goto fail;
     }
     TRY_OR_FAIL(pool_create(&b.pool, threads, error));
-    TRY_OR_FAIL(draw_weights(b.weights, error));
+    TRY_OR_FAIL(noise_weights(b.weights, WIRE_ELEMENTS, error));
     figures->rates.pack_bytes =
         (double)bytes / links_seconds(pack, &b, WIRE_SECONDS, &figures->spread);
     figures->packed_part = (double)b.bytes / (double)bytes;

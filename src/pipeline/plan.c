@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/size.h"
 #include "device/count/count.h"
+#include "pipeline/counting.h"
 #include "stream/intake.h"
 
 #include <string.h>
@@ -129,22 +130,15 @@ static enum shoal_status count_job(const struct shoal_plan *plan, int32_t lanes,
         .job = &plan->job,
         .counts = counts};
     struct job_output output = {0};
-    struct device *device = NULL;
-    struct stream *stream = NULL;
-    struct region *scratch = NULL;
+    struct counting counting;
     enum shoal_status status;
 
-    TRY(count_create(&device, plan->target.traits, error));
-    TRY_OR_FAIL(device->ops->arena_reserve(device, 1u << 20, error));
-    TRY_OR_FAIL(device->ops->stream_create(device, false, &stream, error));
-    TRY_OR_FAIL(region_create(&scratch, 1ull << 60, error));
-    exec_init(&c.stage.exec, device, stream, scratch, 1ull << 61);
+    TRY_OR_FAIL(counting_open(&counting, plan->target.traits, error));
+    c.stage.exec = counting.exec;
     status = lanes ? job_run(&plan->job, &c.stage, &output, error)
                    : job_decode_one(&plan->job, &c.stage, error);
 fail:
-    region_destroy(&scratch);
-    if (stream) device->ops->stream_destroy(&stream);
-    device_destroy(&device);
+    counting_close(&counting);
     return status;
 }
 
@@ -467,6 +461,14 @@ static enum shoal_status choose(struct shoal_plan *plan, struct shoal_error *err
     return ask_for_more(plan, error);
 }
 
+void plan_cap_vram(
+    const struct target *target, uint64_t *vram_bytes, bool *whole_card, bool *capped)
+{
+    *whole_card = *vram_bytes == SHOAL_UNLIMITED && target->vram_bytes != SHOAL_UNLIMITED;
+    *capped = !*whole_card && target->device && *vram_bytes > target->vram_bytes;
+    if (*whole_card || *capped) *vram_bytes = target->vram_bytes;
+}
+
 /* Finds the target, and what it has. */
 static enum shoal_status find_target(
     struct shoal_plan *p, const struct shoal_request *request, struct shoal_error *error)
@@ -474,13 +476,7 @@ static enum shoal_status find_target(
     TRY(plan_target(request, &p->target, &p->rates, error));
     p->names_rates = request->on && request->rates_path;
     p->names_device = request->on && request->device;
-    if (p->job.request.vram_bytes == SHOAL_UNLIMITED && p->target.vram_bytes != SHOAL_UNLIMITED) {
-        p->job.request.vram_bytes = p->target.vram_bytes;
-        p->whole_card = true;
-    } else if (p->target.device && p->job.request.vram_bytes > p->target.vram_bytes) {
-        p->job.request.vram_bytes = p->target.vram_bytes;
-        p->capped = true;
-    }
+    plan_cap_vram(&p->target, &p->job.request.vram_bytes, &p->whole_card, &p->capped);
     return SHOAL_OK;
 }
 

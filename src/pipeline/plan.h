@@ -2,6 +2,7 @@
 #ifndef PIPELINE_PLAN_H
 #define PIPELINE_PLAN_H
 
+#include "base/text.h"
 #include "memory/packing.h"
 #include "pipeline/job.h"
 #include "pipeline/target.h"
@@ -64,6 +65,10 @@ struct shoal_plan {
 enum shoal_status plan_target(const struct shoal_request *request, struct target *target,
     struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
 
+/* Lowers a budget to what the target has: all of it, if there is none, or no more than it. */
+void plan_cap_vram(
+    const struct target *target, uint64_t *vram_bytes, bool *whole_card, bool *capped);
+
 /* The plan of the same request by the same rates, with raw weights. */
 enum shoal_status plan_again_raw(const struct shoal_plan *plan, struct shoal_plan **again,
     struct shoal_error *error) SHOAL_CHECKED;
@@ -88,6 +93,13 @@ struct rates plan_running_rates(const struct rates *rates, int threads);
 /* Those of the settings of the ring that are not left to the plan, as a sentence about them begins:
  * "--buffer has"; NULL: neither is. */
 const char *plan_ring_options(int32_t prefetch_slots, enum shoal_buffer buffer);
+
+/* Why a budget will not do, and what would. `all`: it is all that the target has. */
+void plan_refuse_vram(struct text *text, const struct target *target, bool all, uint64_t vram_bytes,
+    uint64_t least_bytes);
+void plan_refuse_ram(struct text *text, uint64_t ram_bytes, uint64_t least_bytes);
+/* What else would do where blocks pack while they are read. */
+void plan_refuse_packs(struct text *text);
 
 /* Fills the plan's texts. */
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error) SHOAL_CHECKED;

@@ -6,6 +6,7 @@
 #                line is "N passed, N failed"
 #   make test-gpu  the tests of operations and of whole models on this machine's NVIDIA card, and
 #                how long operations take
+#   make sanitize-gpu  the same under compute-sanitizer: memcheck and racecheck
 #   make dist    one tarball that needs nothing but glibc, this system's version or newer
 #   make fuzz    a minute of libFuzzer on every target (needs clang)
 #   make install / make uninstall (PREFIX=/usr/local) / make clean / make format (clang-format)
@@ -14,7 +15,7 @@ MESON ?= meson
 BUILD := build
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-gpu dist fuzz install uninstall clean deps format
+.PHONY: all demo test test-gpu sanitize-gpu dist fuzz install uninstall clean deps format
 .DEFAULT_GOAL := all
 
 # Installs missing Debian packages; does nothing and needs no rights when nothing is missing.
@@ -37,6 +38,12 @@ test: deps
 # Its kernels are those of the build, for all cards. Without a card every test is skipped.
 test-gpu: $(BUILD)/build.ninja
 	@$(MESON) test -C $(BUILD) --benchmark --suite gpu --verbose
+
+# The operations and the models, untimed, with every address and every barrier watched.
+sanitize-gpu: $(BUILD)/build.ninja
+	@for tool in memcheck racecheck; do $(MESON) test -C $(BUILD) --benchmark --suite sanitize \
+	  --timeout-multiplier 4 --test-args untimed \
+	  --wrapper "compute-sanitizer --tool $$tool --error-exitcode 1" || exit 1; done
 
 dist: all
 	@tools/dist.sh

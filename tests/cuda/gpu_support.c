@@ -64,6 +64,7 @@ const enum dtype gpu_activations[3] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
 static struct bench reference, fast;
 static struct device *device;
+static bool untimed; /* on a card too */
 static struct stream *stream;
 
 static uint8_t *host(struct matrix m)
@@ -463,7 +464,7 @@ bool gpu_next(void)
 {
     int last = check.timed ? 1 : PLACEMENT_COUNT - 1;
 
-    if (check.timed && !gpu.real) {
+    if (check.timed && (!gpu.real || untimed)) {
         drop_all();
         return false;
     }
@@ -522,6 +523,7 @@ int gpu_open(int argc, char **argv)
     const char *which = argc > 1 ? argv[1] : "80";
 
     gpu.real = strcmp(which, "gpu") == 0;
+    untimed = argc > 2 && strcmp(argv[2], "untimed") == 0;
     if (!open_device(gpu.real, atoi(which))) return gpu.real ? 77 : 1;
     reference = bench_open(NULL, 1);
     fast = open_fast();

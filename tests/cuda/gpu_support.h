@@ -64,7 +64,8 @@ struct matrix on_cols(const struct operand *o, int64_t first, int64_t count);
     gpu.ops->op(gpu.stream, __VA_ARGS__)
 
 /* The same, and on a card its time: `flops` and `bytes` are what it does and moves at least. The
- * reference is the fast CPU's. For large shapes: does nothing under emulation. */
+ * reference is the fast CPU's. For large shapes: does nothing under emulation, nor on a card if the
+ * program's second argument is `untimed`. */
 #define GPU_TIME(flops, bytes, tolerance, op, ...)                                                 \
     for (gpu_begin_timed(#op, tolerance, (double)(flops), (double)(bytes)); gpu_next();)           \
     gpu.ops->op(gpu.stream, __VA_ARGS__)

@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -151,43 +150,31 @@ static uint64_t cached_bytes(const struct source *source, uint64_t offset, uint6
     return found < bytes ? found : bytes;
 }
 
-static uint64_t take_cached(const struct request *request)
+void request_begin(struct request *request)
 {
-    const struct read *read = &request->read;
-    struct iovec to = {read->to, 0};
-    ssize_t got;
-
-    to.iov_len = (size_t)cached_bytes(request->source, read->offset, read->bytes);
-    if (!to.iov_len) return 0;
-    /* Does not wait for what has left the page cache meanwhile. */
-    got = preadv2(read->file->fd, &to, 1, (off_t)read->offset, RWF_NOWAIT);
-    return got > 0 ? (uint64_t)got : 0;
-}
-
-bool request_begin(struct request *request)
-{
-    struct read *read = &request->read;
-
-    read->begin_ns = clock_ns();
+    request->read.begin_ns = clock_ns();
     request->done = 0;
     request->code = 0;
     request->again = false;
-    if (request->source->map && atomic_load(&request->source->direct))
-        request->done = take_cached(request);
-    if (request->done < read->least) return false;
-    read->end_ns = clock_ns();
-    return true;
 }
 
+/* Past the page cache, unless that holds what comes next. */
 void request_aim(struct request *request)
 {
     const struct read *read = &request->read;
+    const struct source *source = request->source;
     /* After a short read some bytes come twice, so that all stays aligned. */
     uint64_t from = request->done - request->done % READER_ALIGNMENT;
-    uint64_t left = read->bytes - from;
+    uint64_t left = read->bytes - from, held = 0;
 
-    request->direct = atomic_load(&request->source->direct);
-    request->fd = request->direct ? request->source->fd : read->file->fd;
+    request->direct = atomic_load(&source->direct);
+    if (request->direct && source->map && !request->again)
+        held = cached_bytes(source, read->offset + from, left);
+    if (held > request->done - from) {
+        request->direct = false;
+        left = held;
+    }
+    request->fd = request->direct ? source->fd : read->file->fd;
     request->offset = read->offset + from;
     request->bytes = left < AT_ONCE_MOST ? left : AT_ONCE_MOST;
     request->to = (char *)read->to + from;

@@ -3,7 +3,7 @@
  *
  * Reads go past the page cache (O_DIRECT) through io_uring; where the one or the other is missing,
  * through the page cache or through a pool of threads: reader_describe says which. What the page
- * cache holds already is taken from there.
+ * cache holds already is copied from there, by several of the kernel's threads at a time.
  *
  * A reader belongs to one thread; only reader_wake may be called from others. Reads may complete in
  * any order. Buffers must stay valid until their read has been handed out by reader_next, or the
@@ -49,8 +49,7 @@ struct read {
 };
 
 /*
- * Gives a read; never blocks on the drive, but may copy what the page cache holds. Failures of the
- * reading come with the completion.
+ * Gives a read and does not wait for it. Failures of the reading come with the completion.
  */
 enum shoal_status reader_submit(
     struct reader *reader, const struct read *read, struct shoal_error *error) SHOAL_CHECKED;

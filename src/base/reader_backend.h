@@ -36,9 +36,8 @@ struct request {
     struct request *older; /* among all of its reader */
 };
 
-/* Takes what the page cache holds from the begin on. True: that was all that is needed. */
-bool request_begin(struct request *request);
-/* Sets what to read next. */
+void request_begin(struct request *request);
+/* Sets what to read next, and past what: not `direct` is what the page cache holds. */
 void request_aim(struct request *request);
 /* Takes the result, bytes or a negative errno. False: more is needed, aim again. */
 bool request_took(struct request *request, int64_t result);

@@ -21,7 +21,7 @@ static void make(struct request *request)
 {
     ssize_t got;
 
-    if (request_begin(request)) return;
+    request_begin(request);
     do {
         request_aim(request);
         got = pread(request->fd, request->to, (size_t)request->bytes, (off_t)request->offset);

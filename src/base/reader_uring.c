@@ -138,8 +138,8 @@ static void give(
     io_uring_prep_read(sqe, fd, to, (unsigned)bytes, offset);
     io_uring_sqe_set_data(sqe, request);
     /*
-     * What would wait for the page cache, or could not be begun at once, is read by the kernel's
-     * own threads: else it would be copied, or even waited for, right here.
+     * What the page cache holds, or could not be begun at once, is read by the kernel's own
+     * threads: several copy at a time, where it would be copied, or even waited for, right here.
      */
     if (request && (!request->direct || request->again)) sqe->flags |= IOSQE_ASYNC;
     hear(u, io_uring_submit(&u->ring));
@@ -163,17 +163,13 @@ static void advance(struct uring *u, struct request *request)
     give(u, request->fd, request->to, request->bytes, request->offset, request);
 }
 
-/* Begins what waits while there is room; after one that was in the page cache the rest waits until
- * it has been handed out. */
+/* Begins what waits while there is room. */
 static void begin(struct uring *u)
 {
     while (u->waiting.first && u->under_way < u->depth) {
         struct request *request = queue_pop(&u->waiting);
 
-        if (request_begin(request)) {
-            queue_push(&u->complete, request);
-            return;
-        }
+        request_begin(request);
         u->under_way++;
         advance(u, request);
     }

@@ -13,6 +13,10 @@
 
 #define RING_MAX_SPANS 16
 
+/* What is unpacked gives up its bytes in so many parts: so the next block's copy need not wait, in
+ * a ring that has room for one, until all of this one has been unpacked. */
+#define RING_PARTS 4
+
 struct ring_span {
     uint64_t begin, end;
     uint64_t visit; /* the caller's number for what lies here */

@@ -170,12 +170,19 @@ static inline void check_conv2d(
     (void)y, (void)x, (void)w, (void)bias, (void)rows;
 }
 
-static inline void check_unpack(struct matrix y, device_addr payload, uint64_t payload_bytes)
+static inline void check_unpack(const struct crossed *tensors, int32_t count)
 {
-    assert(y.addr && wire_packs(y.dtype) && y.rows > 0 && y.cols > 0 && y.stride == y.cols);
-    assert(payload && payload % WIRE_ALIGNMENT == 0);
-    assert(payload_bytes && payload_bytes % WIRE_ALIGNMENT == 0);
-    (void)y, (void)payload, (void)payload_bytes;
+    assert(count > 0 && count <= UNPACK_TENSORS);
+    for (int32_t i = 0; i < count; i++) {
+        const struct crossed t = tensors[i];
+
+        assert(t.y.addr && t.y.rows > 0 && t.y.cols > 0 && t.y.stride == t.y.cols);
+        assert(t.packed ? wire_packs(t.y.dtype) && t.from && t.from % WIRE_ALIGNMENT == 0 &&
+                              t.bytes && t.bytes % WIRE_ALIGNMENT == 0
+                        : t.bytes == (uint64_t)dtype_bytes(t.y.dtype, t.y.rows * t.y.cols));
+        (void)t;
+    }
+    (void)tensors, (void)count;
 }
 
 #endif

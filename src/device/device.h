@@ -69,6 +69,19 @@ static inline int64_t group_runs(int64_t pixels, int64_t run)
 }
 
 /*
+ * A tensor as it crossed the link, and where it goes: y is dense. Packed (wire/wire.h): of the
+ * payload's type and count; the payload lies in the arena, aligned to WIRE_ALIGNMENT, and was
+ * checked before; `bytes` are what it takes or more, which a device cannot always ask it.
+ */
+struct crossed {
+    struct matrix y;
+    device_addr from;
+    uint64_t bytes;
+    bool packed; /* or y's bytes as they are */
+};
+#define UNPACK_TENSORS 16 /* at once: so a block is a launch or two */
+
+/*
  * The compute table. Activations (x, y, q, k, v, out, a, b) are F32 or of the device's activation
  * type, as each comes: what is computed is rounded once, when it is stored. Rope tables and affine
  * maps are F32. Weights (w, bias, gamma) are of any computed type, quantised ones as
@@ -165,12 +178,8 @@ struct compute_ops {
     void (*conv2d)(struct stream *, struct matrix y, struct matrix x, struct matrix w,
         struct matrix bias, const struct conv *conv);
 
-    /*
-     * y = the tensor that was packed (wire/wire.h), bit for bit: y is dense, of the payload's type
-     * and count. The payload lies in the arena, aligned to WIRE_ALIGNMENT, and was checked before.
-     * `payload_bytes` are what it takes or more, which a device cannot always ask it.
-     */
-    void (*unpack)(struct stream *, struct matrix y, device_addr payload, uint64_t payload_bytes);
+    /* Each y = the tensor that crossed, bit for bit. At most UNPACK_TENSORS. */
+    void (*unpack)(struct stream *, const struct crossed *tensors, int32_t count);
 };
 
 struct device_ops {

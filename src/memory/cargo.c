@@ -41,7 +41,8 @@ static void list_parts(struct cargo *c, const struct cargo_room *rooms)
     }
 }
 
-/* As the block is laid out; packed, one payload after another. */
+/* As the block is laid out; packed, one payload after another in the order of the file: so runs of
+ * copies are long, and what unpacks part by part gives up the span from its begin on. */
 static void place_parts(struct cargo *c)
 {
     c->bytes = c->packed ? 0 : c->block->bytes;
@@ -151,8 +152,8 @@ static enum shoal_status init_parts(struct cargo *c, const struct block *block,
     c->parts = mem_calloc((size_t)c->part_count, sizeof *c->parts);
     if (!c->parts) FAIL_MEMORY(error);
     list_parts(c, rooms);
-    place_parts(c);
     qsort(c->parts, (size_t)c->part_count, sizeof *c->parts, by_file);
+    place_parts(c);
     return SHOAL_OK;
 }
 

@@ -30,9 +30,10 @@ static void unpack(void *arg)
 {
     struct wire_bench *b = arg;
     const device_addr arena = b->device->arena;
-    struct matrix y = matrix_at(arena + b->bytes, DTYPE_BF16, 1, WIRE_ELEMENTS);
+    const struct crossed tensor = {
+        matrix_at(arena + b->bytes, DTYPE_BF16, 1, WIRE_ELEMENTS), arena, b->bytes, true};
 
-    b->device->ops->compute->unpack(b->stream, y, arena, b->bytes);
+    b->device->ops->compute->unpack(b->stream, &tensor, 1);
     if (!b->error.status)
         b->error.status = b->device->ops->stream_synchronize(b->stream, &b->error);
 }

@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/profile.h"
-#include "base/ring.h"
 #include "base/size.h"
+#include "stream/berths.h"
 #include "stream/intake.h"
 #include "stream/timeline.h"
 
@@ -18,8 +18,9 @@
 
 /* Of visit v at v % MAX_VISITS. */
 struct visit {
-    struct event *ready, *freed; /* its bytes are there; copies may overwrite them */
-    device_addr span;            /* where its bytes go */
+    struct event *ready; /* its bytes are there */
+    device_addr span;    /* where they go */
+    struct berth *berth; /* its place in the ring; NULL: it has a place of its own */
 };
 
 struct streamer {
@@ -33,13 +34,13 @@ struct streamer {
     struct stream *copy;
 
     device_addr *own; /* by position: of residents and globals; 0: streamed */
-    device_addr ring_addr, unpack_addr;
-    struct ring ring;
+    device_addr unpack_addr;
     struct timeline unpacks, uses;
     uint64_t acquired, waited_ns;
 
     /* Guarded by the intake's mutex. */
     struct visit recent[MAX_VISITS];
+    struct berths berths;
     struct timeline copies;
     uint64_t given;    /* visits whose copies were given to the copy stream */
     int32_t chunks;    /* and of the next visit, so many chunks; -1: it has no place yet */
@@ -68,27 +69,22 @@ static bool crosses_ring(const struct streamer *s, int32_t position)
 
 /* ---- copies: the intake's mutex is held ---- */
 
-/* Finds the next visit's place, and lets the copy stream wait until it is free. */
+/* Finds the next visit's place. */
 static bool place_next(struct streamer *s)
 {
-    const struct device_ops *ops = ops_of(s);
     int32_t position = visits_position(&s->visits, s->given);
     const struct cargo *cargo = &s->cargos[position];
-    uint64_t offset, retired[RING_MAX_SPANS];
-    device_addr span = s->own[position];
-    int32_t retired_count;
+    struct visit *visit = visit_at(s, s->given);
 
-    if (s->given >= s->released + MAX_VISITS) return false;
+    if (s->given >= s->released + MAX_VISITS) return false; /* it is another one's still */
+    visit->berth = NULL;
+    visit->span = s->own[position];
     if (crosses_ring(s, position)) {
-        if (!ring_place(
-                &s->ring, cargo->bytes, s->given, s->released, &offset, retired, &retired_count))
-            return false;
-        for (int32_t i = 0; i < retired_count; i++)
-            ops->event_wait(s->copy, visit_at(s, retired[i])->freed);
-        span = s->ring_addr + offset;
+        visit->berth = berths_place(&s->berths, cargo->bytes);
+        if (!visit->berth) return false;
+        visit->span = visit->berth->span;
     }
     timeline_begin(&s->copies, s->copy, cargo->block->name, cargo->bytes);
-    visit_at(s, s->given)->span = span;
     s->chunks = 0;
     return true;
 }
@@ -104,7 +100,9 @@ struct copy_run {
 
 static void flush(struct streamer *s, struct copy_run *run)
 {
-    if (run->bytes) ops_of(s)->copy_in(s->copy, run->to, run->from, run->bytes);
+    if (!run->bytes) return;
+    if (visit_at(s, s->given)->berth) berths_await(&s->berths, s->copy, run->to + run->bytes);
+    ops_of(s)->copy_in(s->copy, run->to, run->from, run->bytes);
     run->bytes = 0;
 }
 
@@ -133,10 +131,10 @@ static bool ship_image(struct streamer *s, const struct cargo *cargo)
 
     if (!image) return false;
     for (uint64_t at = 0; at < cargo->bytes; at += COPY_BYTES) {
-        uint64_t left = cargo->bytes - at;
+        struct copy_run run = {
+            image + at, visit_at(s, s->given)->span + at, min_u64(cargo->bytes - at, COPY_BYTES)};
 
-        ops_of(s)->copy_in(s->copy, visit_at(s, s->given)->span + at, image + at,
-            left < COPY_BYTES ? left : COPY_BYTES);
+        flush(s, &run);
     }
     intake_image_taken(&s->intake, s->given, s->copy);
     return true;
@@ -177,6 +175,7 @@ static void ship(void *user)
         whole = ship_chunks(s, cargo);
         profile_end();
         if (!whole) break;
+        berths_await(&s->berths, s->copy, UINT64_MAX);
         s->copied_bytes += cargo->bytes;
         if (s->own[position]) s->settled_bytes += cargo->bytes;
         ops_of(s)->event_record(s->copy, visit_at(s, s->given)->ready);
@@ -224,27 +223,43 @@ static const struct cargo_part *plain_part(const struct cargo *cargo, int32_t w)
     return NULL;
 }
 
-/* Unpacks a block's span to `to`: all of it, so that its bytes can be taken again, or only what
- * cannot be used where it lies. */
-static void unpack(
-    struct streamer *s, const struct cargo *cargo, device_addr span, device_addr to, bool all)
+static struct crossed crossed_part(const struct cargo_part *part, device_addr span, device_addr to)
 {
-    const struct device_ops *ops = ops_of(s);
+    device_addr values = to + part->values_offset;
+
+    return (struct crossed){
+        .y = part->packed ? matrix_at(values, part->tensor->dtype, 1,
+                                (int64_t)checkpoint_elements(part->tensor))
+                          : matrix_at(values, DTYPE_U8, 1, (int64_t)part->bytes),
+        .from = span + part->offset,
+        .bytes = part->bytes,
+        .packed = part->packed,
+    };
+}
+
+/* Unpacks a block's span to `to`: all of it, and gives up its berth but for the last bytes, or if
+ * it has none only what cannot be used where it lies. */
+static void unpack(struct streamer *s, const struct cargo *cargo, device_addr span, device_addr to,
+    struct berth *berth)
+{
+    struct crossed tensors[UNPACK_TENSORS];
+    int32_t count = 0;
 
     timeline_begin(&s->unpacks, s->setup.compute, cargo->block->name, cargo->block->bytes);
     for (int32_t i = 0; i < cargo->part_count; i++) {
         const struct cargo_part *part = &cargo->parts[i];
-        const struct checkpoint_tensor *tensor = part->tensor;
-        device_addr values = to + part->values_offset;
+        uint64_t end = part->offset + part->bytes;
+        bool last = i == cargo->part_count - 1;
+        bool gives = berth && !last && berth->parts < RING_PARTS - 1 &&
+                     end * RING_PARTS >= cargo->bytes * (uint64_t)(berth->parts + 1);
 
-        if (part->packed) {
-            int64_t count = (int64_t)checkpoint_elements(tensor);
-
-            ops->compute->unpack(s->setup.compute, matrix_at(values, tensor->dtype, 1, count),
-                span + part->offset, part->bytes);
-        } else if (all || !plain_part(cargo, part->weight)) {
-            ops->copy_within(s->setup.compute, values, span + part->offset, part->bytes);
+        if (part->packed || berth || !plain_part(cargo, part->weight))
+            tensors[count++] = crossed_part(part, span, to);
+        if (count && (last || gives || count == UNPACK_TENSORS)) {
+            ops_of(s)->compute->unpack(s->setup.compute, tensors, count);
+            count = 0;
         }
+        if (gives) berth_give_up(berth, s->setup.compute, span + end);
     }
     timeline_end(&s->unpacks, s->setup.compute);
 }
@@ -261,9 +276,9 @@ static void bind_unpacked(
     }
 }
 
-/* Makes a block usable and says where its weights are. `first`: residents' one visit. */
-static void prepare(
-    struct streamer *s, int32_t position, device_addr span, bool first, struct matrix *weights)
+/* Makes a block usable and says where its weights are. `berth`: from where, if it just crossed. */
+static void prepare(struct streamer *s, int32_t position, device_addr span, struct berth *berth,
+    struct matrix *weights)
 {
     const struct cargo *cargo = &s->cargos[position];
     device_addr own = s->own[position];
@@ -273,10 +288,10 @@ static void prepare(
     } else if (crosses_ring(s, position)) {
         device_addr to = own ? own : s->unpack_addr;
 
-        if (first) unpack(s, cargo, span, to, true);
+        if (berth) unpack(s, cargo, span, to, berth);
         block_bind(cargo->block, to, weights);
     } else {
-        unpack(s, cargo, span, s->unpack_addr, false);
+        unpack(s, cargo, span, s->unpack_addr, NULL);
         bind_unpacked(cargo, span, s->unpack_addr, weights);
     }
 }
@@ -284,8 +299,11 @@ static void prepare(
 /* What crossed is needed no more: copies may take its bytes. */
 static void end_visit(struct streamer *s)
 {
-    ops_of(s)->event_record(s->setup.compute, visit_at(s, s->released)->freed);
+    struct berth *berth = visit_at(s, s->released)->berth;
+
+    if (berth) berth_give_up(berth, s->setup.compute, UINT64_MAX);
     mutex_lock(&s->intake.mutex);
+    if (berth) berths_release(&s->berths);
     s->released++;
     ship(s);
     intake_kick(&s->intake);
@@ -309,7 +327,7 @@ static enum shoal_status begin_visit(
     s->acquired++;
     ops_of(s)->event_wait(s->setup.compute, visit->ready);
     trace_add(s->setup.trace, TRACE_WAIT, name, start, clock_ns(), 0);
-    prepare(s, position, visit->span, true, weights);
+    prepare(s, position, visit->span, visit->berth, weights);
     if (s->cargos[position].packed && crosses_ring(s, position)) end_visit(s);
     return SHOAL_OK;
 }
@@ -328,7 +346,7 @@ static enum shoal_status make_usable(
     struct streamer *s, int32_t position, struct matrix *weights, struct shoal_error *error)
 {
     if (!is_home(s, position)) return begin_visit(s, position, weights, error);
-    prepare(s, position, s->own[position], false, weights);
+    prepare(s, position, s->own[position], NULL, weights);
     return SHOAL_OK;
 }
 
@@ -416,6 +434,7 @@ static enum shoal_status take_arena(struct streamer *s, struct shoal_error *erro
 {
     const struct pass *pass = s->setup.pass;
     struct arena *arena = s->setup.arena;
+    device_addr ring_addr;
 
     if (pass->globals >= 0)
         TRY(arena_take(
@@ -425,10 +444,9 @@ static enum shoal_status take_arena(struct streamer *s, struct shoal_error *erro
         TRY(arena_take(arena, s->places[i].packed ? s->cargos[i].bytes : s->cargos[i].block->bytes,
             &s->own[i], error));
     }
-    TRY(arena_take(arena, s->setup.ring_bytes, &s->ring_addr, error));
+    TRY(arena_take(arena, s->setup.ring_bytes, &ring_addr, error));
     TRY(arena_take(arena, s->setup.unpack_bytes, &s->unpack_addr, error));
-    ring_init(&s->ring, s->setup.ring_bytes);
-    return SHOAL_OK;
+    return berths_open(&s->berths, arena->device, ring_addr, s->setup.ring_bytes, error);
 }
 
 static enum shoal_status create_events(struct streamer *s, struct shoal_error *error)
@@ -437,10 +455,8 @@ static enum shoal_status create_events(struct streamer *s, struct shoal_error *e
     struct trace *trace = s->setup.trace;
 
     TRY(device->ops->stream_create(device, true, &s->copy, error));
-    for (int i = 0; i < MAX_VISITS; i++) {
+    for (int i = 0; i < MAX_VISITS; i++)
         TRY(device->ops->event_create(device, &s->recent[i].ready, error));
-        TRY(device->ops->event_create(device, &s->recent[i].freed, error));
-    }
     TRY(timeline_open(&s->copies, trace, device, TRACE_COPY, error));
     TRY(timeline_open(&s->unpacks, trace, device, TRACE_UNPACK, error));
     return timeline_open(&s->uses, trace, device, TRACE_COMPUTE, error);
@@ -497,10 +513,9 @@ void streamer_destroy(struct streamer **streamer)
     timeline_close(&s->copies);
     timeline_close(&s->unpacks);
     timeline_close(&s->uses);
-    for (int i = 0; i < MAX_VISITS; i++) {
+    for (int i = 0; i < MAX_VISITS; i++)
         if (s->recent[i].ready) ops->event_destroy(&s->recent[i].ready);
-        if (s->recent[i].freed) ops->event_destroy(&s->recent[i].freed);
-    }
+    berths_close(&s->berths);
     for (int32_t i = 0; s->cargos && i <= s->setup.pass->count; i++)
         cargo_fini(&s->cargos[i]);
     mem_free(s->places);

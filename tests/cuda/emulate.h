@@ -26,6 +26,7 @@
 #define WARP 32
 
 #define __device__
+#define __grid_constant__
 #define __constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)

@@ -31,7 +31,7 @@ static void check_unpacks(
     struct operand *y = gpu_dense(gpu_output(dtype, 1, (int64_t)count));
     struct operand *p = gpu_bytes(payload, readable, WIRE_ALIGNMENT);
 
-    GPU_CHECK(0, unpack, on(y), on(p).addr, bytes);
+    GPU_CHECK(0, unpack, &(struct crossed){on(y), on(p).addr, bytes, true}, 1);
 }
 
 /* Nothing behind the payload may be read. */
@@ -49,6 +49,40 @@ static void test_same_bits(void **state)
                 check_unpacks(dtypes[t], counts[c], payload, bytes, bytes);
                 free(payload);
             }
+}
+
+/* A block's tensors at once: of every kind, and some that are not packed. */
+static void test_together(void **state)
+{
+    enum { COUNT = 7 };
+    static const uint64_t counts[COUNT] = {
+        3 * WIRE_TILE + 1, 40, 9 * WIRE_TILE, 17, 1000, 20000, 2 * WIRE_TILE};
+    struct operand *y[COUNT], *p[COUNT];
+    uint64_t bytes[COUNT];
+    struct crossed tensors[COUNT];
+
+    (void)state;
+    for (int i = 0; i < COUNT; i++) {
+        const bool packed = i % 2 == 0;
+        const enum dtype dtype = packed ? dtypes[(size_t)i / 2 % DTYPES] : DTYPE_U8;
+        uint8_t *payload =
+            packed ? make_payload(dtype, counts[i], FILL_GAUSSIAN, &bytes[i]) : malloc(counts[i]);
+
+        assert_non_null(payload);
+        if (!packed) {
+            bytes[i] = counts[i];
+            memset(payload, 'a' + i, bytes[i]);
+            payload[bytes[i] / 2] = 7;
+        }
+        y[i] = gpu_dense(gpu_output(dtype, 1, (int64_t)counts[i]));
+        p[i] = gpu_bytes(payload, bytes[i], WIRE_ALIGNMENT);
+        free(payload);
+    }
+    for (gpu_begin("unpack", 0); gpu_next();) {
+        for (int i = 0; i < COUNT; i++)
+            tensors[i] = (struct crossed){on(y[i]), on(p[i]).addr, bytes[i], i % 2 == 0};
+        gpu.ops->unpack(gpu.stream, tensors, COUNT);
+    }
 }
 
 /* Every element there is, with escapes of every level among them. */
@@ -113,12 +147,14 @@ static void test_rates(void **state)
 
             free(payload);
             /* The rate is that of the elements that come out. */
-            GPU_TIME(0, dtype_bytes(dtypes[t], count), 0, unpack, on(y), on(p).addr, bytes);
+            GPU_TIME(0, dtype_bytes(dtypes[t], count), 0, unpack,
+                &(struct crossed){on(y), on(p).addr, bytes, true}, 1);
         }
 }
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_same_bits),
+    cmocka_unit_test(test_together),
     cmocka_unit_test(test_every_pattern),
     cmocka_unit_test(test_damaged),
     cmocka_unit_test(test_rates),

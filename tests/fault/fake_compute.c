@@ -1,6 +1,8 @@
 /* The fake device's compute table: every call is kept and done later. */
 #include "fault/fake_device.h"
 
+#include <string.h>
+
 /* A new operation of the table needs its two functions here. */
 _Static_assert(sizeof(struct compute_ops) == 19 * sizeof(void (*)(void)), "19 operations");
 
@@ -213,14 +215,15 @@ static void conv2d(struct stream *s, struct matrix y, struct matrix x, struct ma
 
 static void run_unpack(table ops, struct stream *s, kept k)
 {
-    ops->unpack(s, k->m[0], k->payload, k->payload_bytes);
+    ops->unpack(s, k->crossed, (int32_t)k->choice);
 }
 
-static void unpack(struct stream *s, struct matrix y, device_addr payload, uint64_t payload_bytes)
+static void unpack(struct stream *s, const struct crossed *tensors, int32_t count)
 {
-    fake_give(
-        s, &(struct fake_operation){
-               .run = run_unpack, .m = {y}, .payload = payload, .payload_bytes = payload_bytes});
+    struct fake_operation operation = {.run = run_unpack, .choice = count};
+
+    memcpy(operation.crossed, tensors, (size_t)count * sizeof *tensors);
+    fake_give(s, &operation);
 }
 
 const struct compute_ops fake_compute_ops = {

@@ -55,8 +55,7 @@ struct fake_operation {
     int choice; /* an enum, or a bool */
     struct conv conv;
     struct group_norm norm;
-    device_addr payload;
-    uint64_t payload_bytes;
+    struct crossed crossed[UNPACK_TENSORS];
 };
 
 void fake_give(struct stream *stream, const struct fake_operation *operation);

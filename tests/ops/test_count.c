@@ -60,7 +60,7 @@ static void test_operations(void **state)
     /* Two runs of 4 pixels for each of 10 channels. */
     ops->group_moments(stream, at(DTYPE_F32, 10, 4), z, 4);
     assert_added(4 * 80, 320 + 160);
-    ops->unpack(stream, w, (device_addr)1 << 40, 640);
+    ops->unpack(stream, &(struct crossed){w, (device_addr)1 << 40, 640, true}, 1);
     assert_added(0, 64 + 640);
 }
 

@@ -109,15 +109,20 @@ static void test_unpack(void **state)
         struct matrix y = matrix_new(dtype, rows, cols, cols);
         uint64_t bytes;
         void *payload = pack_matrix(w, &bytes);
-        device_addr addr = (device_addr)(uintptr_t)payload;
+        struct matrix z = matrix_new(dtype, rows, cols, cols);
+        const struct crossed tensors[] = {{y, (device_addr)(uintptr_t)payload, bytes, true},
+            {z, w.addr, (uint64_t)dtype_bytes(dtype, rows * cols), false}};
 
-        fast.ops->unpack(fast.stream, y, addr, bytes);
+        fast.ops->unpack(fast.stream, tensors, 2);
         assert_same_bytes(y, w);
+        assert_same_bytes(z, w);
         memset((void *)(uintptr_t)y.addr, GAP_BYTE, matrix_bytes(y));
-        reference.ops->unpack(reference.stream, y, addr, bytes);
+        memset((void *)(uintptr_t)z.addr, GAP_BYTE, matrix_bytes(z));
+        reference.ops->unpack(reference.stream, tensors, 2);
         assert_same_bytes(y, w);
+        assert_same_bytes(z, w);
         free(payload);
-        DROP(w, y);
+        DROP(w, y, z);
     }
 }
 

@@ -166,7 +166,8 @@ static void test_unpack(void **state)
         struct bench b = bench_open(cpu_kernels_at(0), threads);
         struct matrix y = matrix_new(DTYPE_BF16, 1, 150001, 150001);
 
-        b.ops->unpack(b.stream, y, (device_addr)(uintptr_t)payload, bytes);
+        b.ops->unpack(
+            b.stream, &(struct crossed){y, (device_addr)(uintptr_t)payload, bytes, true}, 1);
         assert_same_bytes(y, w);
         matrix_drop(y);
         bench_close(&b);

@@ -250,14 +250,15 @@ static void conv2d(struct stream *stream, struct matrix y, struct matrix x, stru
     add(stream, 0, conv->affine, MATRIX_NONE, MATRIX_NONE, MATRIX_NONE);
 }
 
-static void unpack(
-    struct stream *stream, struct matrix y, device_addr payload, uint64_t payload_bytes)
+static void unpack(struct stream *stream, const struct crossed *tensors, int32_t count)
 {
     struct count_totals *totals = &((struct count_device *)stream->device)->totals;
 
-    check_unpack(y, payload, payload_bytes);
-    add(stream, 0, y, MATRIX_NONE, MATRIX_NONE, MATRIX_NONE);
-    totals->traffic = whole((double)totals->traffic + (double)payload_bytes);
+    check_unpack(tensors, count);
+    for (int32_t i = 0; i < count; i++) {
+        add(stream, 0, tensors[i].y, MATRIX_NONE, MATRIX_NONE, MATRIX_NONE);
+        totals->traffic = whole((double)totals->traffic + (double)tensors[i].bytes);
+    }
 }
 
 static const struct compute_ops count_compute = {

@@ -82,7 +82,7 @@ void cpu_attention(struct stream *, struct matrix out, struct matrix q, struct m
     struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
 void cpu_conv2d(struct stream *, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv);
-void cpu_unpack(struct stream *, struct matrix y, device_addr payload, uint64_t payload_bytes);
+void cpu_unpack(struct stream *, const struct crossed *tensors, int32_t count);
 
 /* ---- what they have in common ---- */
 

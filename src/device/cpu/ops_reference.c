@@ -6,6 +6,7 @@
 #include "device/cpu/internal.h"
 
 #include <math.h>
+#include <string.h>
 
 static float load(struct matrix m, int64_t row, int64_t col)
 {
@@ -404,15 +405,20 @@ static void conv2d(struct stream *stream, struct matrix y, struct matrix x, stru
         }
 }
 
-static void unpack(
-    struct stream *stream, struct matrix y, device_addr payload, uint64_t payload_bytes)
+static void unpack(struct stream *stream, const struct crossed *tensors, int32_t count)
 {
-    struct wire_info info = {y.dtype, (uint64_t)(y.rows * y.cols), payload_bytes};
-
     (void)stream;
-    check_unpack(y, payload, payload_bytes);
-    wire_decode_reference((const void *)(uintptr_t)payload, info, 0, wire_tiles(info.count),
-        (void *)(uintptr_t)y.addr);
+    check_unpack(tensors, count);
+    for (const struct crossed *t = tensors; t < tensors + count; t++) {
+        struct wire_info info = {t->y.dtype, (uint64_t)(t->y.rows * t->y.cols), t->bytes};
+        const void *from = (const void *)(uintptr_t)t->from;
+        void *to = (void *)(uintptr_t)t->y.addr;
+
+        if (t->packed)
+            wire_decode_reference(from, info, 0, wire_tiles(info.count), to);
+        else
+            memcpy(to, from, t->bytes);
+    }
 }
 
 const struct compute_ops cpu_reference_ops = {

@@ -2,6 +2,8 @@
 #include "device/check.h"
 #include "device/cpu/internal.h"
 
+#include <string.h>
+
 #define GROUP_TILES 32 /* of one call: 64 KiB of 16-bit elements */
 
 struct unpack_job {
@@ -22,13 +24,23 @@ static void unpack_group(void *arg, int64_t index, int worker)
         (char *)(uintptr_t)job->y.addr + first * tile_bytes);
 }
 
-void cpu_unpack(struct stream *stream, struct matrix y, device_addr payload, uint64_t payload_bytes)
+static void unpack_one(struct pool *pool, const struct crossed *t)
 {
-    struct wire_info info = {y.dtype, (uint64_t)(y.rows * y.cols), payload_bytes};
+    const struct wire_info info = {t->y.dtype, (uint64_t)(t->y.rows * t->y.cols), t->bytes};
     struct unpack_job job = {
-        y, (const void *)(uintptr_t)payload, info, (int64_t)wire_tiles(info.count)};
+        t->y, (const void *)(uintptr_t)t->from, info, (int64_t)wire_tiles(info.count)};
 
-    check_unpack(y, payload, payload_bytes);
-    pool_run(
-        cpu_device(stream->device)->pool, ceil_div(job.tiles, GROUP_TILES), unpack_group, &job);
+    pool_run(pool, ceil_div(job.tiles, GROUP_TILES), unpack_group, &job);
+}
+
+void cpu_unpack(struct stream *stream, const struct crossed *tensors, int32_t count)
+{
+    struct pool *pool = cpu_device(stream->device)->pool;
+
+    check_unpack(tensors, count);
+    for (const struct crossed *t = tensors; t < tensors + count; t++)
+        if (t->packed)
+            unpack_one(pool, t);
+        else
+            memcpy((void *)(uintptr_t)t->y.addr, (const void *)(uintptr_t)t->from, t->bytes);
 }

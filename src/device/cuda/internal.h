@@ -149,7 +149,7 @@ void cuda_attention(struct stream *, struct matrix out, struct matrix q, struct 
     struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
 void cuda_conv2d(struct stream *, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv);
-void cuda_unpack(struct stream *, struct matrix y, device_addr payload, uint64_t payload_bytes);
+void cuda_unpack(struct stream *, const struct crossed *tensors, int32_t count);
 
 /* convert.c */
 

@@ -227,13 +227,24 @@ DEVICE uint4 join(const uint8_t *high)
     return make_uint4(rotate_bytes(h.x), rotate_bytes(h.y), rotate_bytes(h.z), rotate_bytes(h.w));
 }
 
+/* Which work is this block's. */
+DEVICE int work_of(const struct unpack_works &works)
+{
+    int i = 0;
+
+    while (i + 1 < works.count && blockIdx.x >= works.list[i + 1].first_block)
+        i++;
+    return i;
+}
+
 /* A tile of elements of `bytes` bytes. */
 template <int planes, int bytes>
-DEVICE void unpack_tile(const struct unpack_work &work, uint8_t *shared)
+DEVICE void unpack_tile(const struct unpack_works &works, uint8_t *shared)
 {
+    const struct unpack_work &work = works.list[work_of(works)];
     const int low_bytes = (bytes - 1) * UNPACK_TILE, vector = 16 / bytes;
     const int record_bytes = low_bytes + (planes + 2) * PLANE_BYTES;
-    int64_t tile = (int64_t)blockIdx.x * UNPACK_TILES + threadIdx.x / WARP, at;
+    int64_t tile = (int64_t)(blockIdx.x - work.first_block) * UNPACK_TILES + threadIdx.x / WARP, at;
     int lane = threadIdx.x % WARP;
     const uint8_t *record = work.payload + work.records + tile * record_bytes, *part;
     uint8_t *high = shared + threadIdx.x / WARP * UNPACK_TILE;
@@ -266,23 +277,45 @@ DEVICE void unpack_tile(const struct unpack_work &work, uint8_t *shared)
     }
 }
 
-KERNEL __launch_bounds__(UNPACK_THREADS) unpack_bf16(struct unpack_bf16_args args)
+KERNEL __launch_bounds__(UNPACK_THREADS)
+    unpack_bf16(const __grid_constant__ struct unpack_bf16_args args)
 {
     SHARED_BYTES(shared);
 
-    unpack_tile<0, 2>(args.work, shared);
+    unpack_tile<0, 2>(args.works, shared);
 }
 
-KERNEL __launch_bounds__(UNPACK_THREADS) unpack_f16(struct unpack_f16_args args)
+KERNEL __launch_bounds__(UNPACK_THREADS)
+    unpack_f16(const __grid_constant__ struct unpack_f16_args args)
 {
     SHARED_BYTES(shared);
 
-    unpack_tile<3, 2>(args.work, shared);
+    unpack_tile<3, 2>(args.works, shared);
 }
 
-KERNEL __launch_bounds__(UNPACK_THREADS) unpack_e4m3(struct unpack_e4m3_args args)
+KERNEL __launch_bounds__(UNPACK_THREADS)
+    unpack_e4m3(const __grid_constant__ struct unpack_e4m3_args args)
 {
     SHARED_BYTES(shared);
 
-    unpack_tile<4, 1>(args.work, shared);
+    unpack_tile<4, 1>(args.works, shared);
+}
+
+KERNEL __launch_bounds__(UNPACK_THREADS)
+    unpack_plain(const __grid_constant__ struct unpack_plain_args args)
+{
+    const struct unpack_work &work = args.works.list[work_of(args.works)];
+    int64_t begin = (int64_t)(blockIdx.x - work.first_block) * UNPACK_PLAIN_BYTES;
+    int64_t end = begin + UNPACK_PLAIN_BYTES;
+
+    if (end > work.count) end = work.count;
+    for (int64_t i = begin + (int64_t)threadIdx.x * 16; i < end; i += UNPACK_THREADS * 16) {
+        bool whole = i + 16 <= end && ((uintptr_t)work.y | (uintptr_t)work.payload) % 16 == 0;
+
+        if (whole)
+            *(uint4 *)(work.y + i) = *(const uint4 *)(work.payload + i);
+        else
+            for (int64_t j = i; j < i + 16 && j < end; j++)
+                work.y[j] = work.payload[j];
+    }
 }

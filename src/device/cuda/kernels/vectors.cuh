@@ -142,13 +142,18 @@ DEVICE uint32_t float_as_word(float number)
 
 template <int count> DEVICE void widen_run(float *to, const run<count> &r, int dtype)
 {
+    if (dtype == GPU_F32) {
 #pragma unroll
-    for (int i = 0; i < count; i++) {
-        uint16_t half = (uint16_t)(r.words[i / 2] >> 16 * (i % 2));
-
-        to[i] = dtype == GPU_F32    ? word_as_float(r.words[i])
-                : dtype == GPU_BF16 ? bf16_as_float(half)
-                                    : f16_as_float(half);
+        for (int i = 0; i < count; i++)
+            to[i] = word_as_float(r.words[i]);
+    } else if (dtype == GPU_BF16) {
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            to[i] = bf16_as_float((uint16_t)(r.words[i / 2] >> 16 * (i % 2)));
+    } else {
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            to[i] = f16_as_float((uint16_t)(r.words[i / 2] >> 16 * (i % 2)));
     }
 }
 
@@ -161,11 +166,11 @@ template <int count> DEVICE void narrow_run(run<count> &r, const float *from, in
     } else if (dtype == GPU_BF16) {
 #pragma unroll
         for (int i = 0; i < count; i += 2)
-            r.words[i / 2] = float_as_bf16(from[i]) | (uint32_t)float_as_bf16(from[i + 1]) << 16;
+            r.words[i / 2] = floats_as_bf16(from[i], from[i + 1]);
     } else {
 #pragma unroll
         for (int i = 0; i < count; i += 2)
-            r.words[i / 2] = float_as_f16(from[i]) | (uint32_t)float_as_f16(from[i + 1]) << 16;
+            r.words[i / 2] = floats_as_f16(from[i], from[i + 1]);
     }
 }
 

@@ -54,8 +54,7 @@ static inline void check_linear(
 static inline void check_rms_norm(
     struct matrix y, struct matrix x, struct matrix gamma, struct matrix scale)
 {
-    assert(check_same(y, x) && check_vector(scale, x.cols));
-    assert(!gamma.addr || (check_vector(gamma, gamma.cols) && x.cols % gamma.cols == 0));
+    assert(check_same(y, x) && check_vector(gamma, x.cols) && check_vector(scale, x.cols));
     (void)y, (void)x, (void)gamma, (void)scale;
 }
 
@@ -77,17 +76,19 @@ static inline void check_triple(struct matrix y, struct matrix a, struct matrix 
     (void)y, (void)a, (void)b;
 }
 
-static inline void check_gated_add(struct matrix y, struct matrix gate, struct matrix x)
+static inline void check_gated_add(
+    struct matrix y, struct matrix gate, struct matrix x, struct matrix gamma)
 {
-    assert(check_same(y, x) && check_vector(gate, x.cols));
-    (void)y, (void)gate, (void)x;
+    assert(check_same(y, x) && check_vector(gate, x.cols) && check_vector(gamma, x.cols));
+    (void)y, (void)gate, (void)x, (void)gamma;
 }
 
-static inline void check_rope(struct matrix x, struct matrix table)
+static inline void check_rms_norm_rope(struct matrix x, struct matrix gamma, struct matrix table)
 {
     assert(check_activation(x) && check_float(table) && table.rows == x.rows);
-    assert(table.cols % 2 == 0 && x.cols % table.cols == 0);
-    (void)x, (void)table;
+    assert(table.cols % 2 == 0 && x.cols % table.cols == 0 && gamma.addr &&
+           check_vector(gamma, table.cols));
+    (void)x, (void)gamma, (void)table;
 }
 
 static inline void check_attention(struct matrix out, struct matrix q, struct matrix k,

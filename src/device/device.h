@@ -95,11 +95,8 @@ struct compute_ops {
     void (*linear)(
         struct stream *, struct matrix y, struct matrix x, struct matrix w, struct matrix bias);
 
-    /*
-     * Each run of gamma.cols columns (of x.cols, if gamma is none) of each row:
-     * y = x / sqrt(mean(x^2) + eps) * gamma * (1 + scale). gamma, scale optional; scale has x.cols
-     * columns. In place.
-     */
+    /* Each row: y = x / sqrt(mean(x^2) + eps) * gamma * (1 + scale); gamma, scale optional. In
+     * place. */
     void (*rms_norm)(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
         struct matrix scale, float eps);
 
@@ -113,8 +110,10 @@ struct compute_ops {
     /* y = silu(a) * b. y may be a or b. */
     void (*gated_silu)(struct stream *, struct matrix y, struct matrix a, struct matrix b);
 
-    /* y += gate * x; gate [1, cols] optional (1). */
-    void (*gated_add)(struct stream *, struct matrix y, struct matrix gate, struct matrix x);
+    /* y += gate * x, where gate is optional (1); if gamma is given, of what rms_norm makes of x
+     * with it. */
+    void (*gated_add)(struct stream *, struct matrix y, struct matrix gate, struct matrix x,
+        struct matrix gamma, float eps);
 
     /* y = a x + b y. */
     void (*blend)(struct stream *, struct matrix y, float a, struct matrix x, float b);
@@ -124,11 +123,12 @@ struct compute_ops {
         struct stream *, struct matrix y, struct matrix cond, struct matrix uncond, float scale);
 
     /*
-     * Rotates each run of `table.cols` columns of row t by table row t, whose first half holds the
-     * cosines and second half the sines of table.cols / 2 pairs: (a, b) -> (a cos - b sin, b cos +
-     * a sin). In place only.
+     * Norms each run of `table.cols` columns of row t as rms_norm does with gamma, which is not
+     * optional, then rotates it by table row t, whose first half holds the cosines and second half
+     * the sines of table.cols / 2 pairs: (a, b) -> (a cos - b sin, b cos + a sin). In place only.
      */
-    void (*rope)(struct stream *, struct matrix x, struct matrix table, enum rope_layout layout);
+    void (*rms_norm_rope)(struct stream *, struct matrix x, struct matrix gamma, float eps,
+        struct matrix table, enum rope_layout layout);
 
     /*
      * out[t, h] = softmax(scale q[t, h] k[:, g]^T) v[:, g], g = h * kv_heads / heads; head h is the

@@ -39,8 +39,7 @@ static void keys_and_values(
         project(x, matrix_rows(kv, t, count), n, l, q_dim);
     }
     exec_free(x, &normed);
-    x->ops->rms_norm(x->stream, keys, keys, l->k_norm, MATRIX_NONE, l->head_eps);
-    x->ops->rope(x->stream, keys, l->rope, l->layout);
+    x->ops->rms_norm_rope(x->stream, keys, l->k_norm, l->head_eps, l->rope, l->layout);
 }
 
 /* Rows [t, t + count) of hidden; a and b have room for count rows of dim or q_dim numbers. */
@@ -57,15 +56,13 @@ static void attend(struct exec *x, struct matrix hidden, const struct attention_
 
     x->ops->rms_norm(x->stream, normed, rows, l->norm, l->scale, l->eps);
     project(x, queries, normed, l, 0);
-    x->ops->rms_norm(x->stream, queries, queries, l->q_norm, MATRIX_NONE, l->head_eps);
-    x->ops->rope(x->stream, queries, matrix_rows(l->rope, t, count), l->layout);
+    x->ops->rms_norm_rope(
+        x->stream, queries, l->q_norm, l->head_eps, matrix_rows(l->rope, t, count), l->layout);
     x->ops->attention(x->stream, attended, queries, matrix_cols(kv, 0, kv_dim),
         matrix_cols(kv, kv_dim, kv_dim), l->heads, l->kv_heads, 1.0f / sqrtf((float)l->head_dim),
         l->causal);
     x->ops->linear(x->stream, projected, attended, l->out, MATRIX_NONE);
-    if (matrix_given(l->post_norm))
-        x->ops->rms_norm(x->stream, projected, projected, l->post_norm, MATRIX_NONE, l->eps);
-    x->ops->gated_add(x->stream, rows, l->gate, projected);
+    x->ops->gated_add(x->stream, rows, l->gate, projected, l->post_norm, l->eps);
 }
 
 void attention_add(struct exec *x, struct matrix hidden, const struct attention_layer *l)

@@ -29,9 +29,15 @@ static void skip_activate(
     (void)s, (void)y, (void)x, (void)activation;
 }
 
-static void skip_triple(struct stream *s, struct matrix y, struct matrix a, struct matrix b)
+static void skip_gated_silu(struct stream *s, struct matrix y, struct matrix a, struct matrix b)
 {
     (void)s, (void)y, (void)a, (void)b;
+}
+
+static void skip_gated_add(struct stream *s, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps)
+{
+    (void)s, (void)y, (void)gate, (void)x, (void)gamma, (void)eps;
 }
 
 static void skip_blend(struct stream *s, struct matrix y, float a, struct matrix x, float b)
@@ -45,10 +51,10 @@ static void skip_guide(
     (void)s, (void)y, (void)cond, (void)uncond, (void)scale;
 }
 
-static void skip_rope(
-    struct stream *s, struct matrix x, struct matrix table, enum rope_layout layout)
+static void skip_rms_norm_rope(struct stream *s, struct matrix x, struct matrix gamma, float eps,
+    struct matrix table, enum rope_layout layout)
 {
-    (void)s, (void)x, (void)table, (void)layout;
+    (void)s, (void)x, (void)gamma, (void)eps, (void)table, (void)layout;
 }
 
 static void skip_attention(struct stream *s, struct matrix out, struct matrix q, struct matrix k,
@@ -103,11 +109,11 @@ static const struct compute_ops skip_ops = {
     .rms_norm = skip_rms_norm,
     .layer_norm = skip_layer_norm,
     .activate = skip_activate,
-    .gated_silu = skip_triple,
-    .gated_add = skip_triple,
+    .gated_silu = skip_gated_silu,
+    .gated_add = skip_gated_add,
     .blend = skip_blend,
     .guide = skip_guide,
-    .rope = skip_rope,
+    .rms_norm_rope = skip_rms_norm_rope,
     .attention = skip_attention,
     .copy = skip_pair,
     .transpose = skip_pair,

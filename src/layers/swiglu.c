@@ -19,9 +19,7 @@ void swiglu_add(struct exec *x, struct matrix hidden, const struct swiglu_layer 
         x->ops->linear(x->stream, linear, n, l->w3, MATRIX_NONE);
         x->ops->gated_silu(x->stream, gated, gated, linear);
         x->ops->linear(x->stream, n, gated, l->w2, MATRIX_NONE); /* n is free again */
-        if (matrix_given(l->post_norm))
-            x->ops->rms_norm(x->stream, n, n, l->post_norm, MATRIX_NONE, l->eps);
-        x->ops->gated_add(x->stream, rows, l->gate, n);
+        x->ops->gated_add(x->stream, rows, l->gate, n, l->post_norm, l->eps);
     }
     exec_free(x, &b);
     exec_free(x, &a);

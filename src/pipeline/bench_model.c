@@ -35,7 +35,7 @@ static void forward(
         x->ops->rms_norm(x->stream, normed, hidden, MATRIX_NONE, MATRIX_NONE, 1e-6f);
         x->ops->linear(x->stream, wide, normed, weights[i], MATRIX_NONE);
         x->ops->linear(x->stream, normed, wide, weights[i + 1], MATRIX_NONE);
-        x->ops->gated_add(x->stream, hidden, MATRIX_NONE, normed);
+        x->ops->gated_add(x->stream, hidden, MATRIX_NONE, normed, MATRIX_NONE, 0);
         exec_free(x, &wide);
     }
     exec_free(x, &normed);

@@ -231,12 +231,13 @@ static void others(void *arg)
     struct bench *b = arg;
     const struct compute_ops *ops = b->device->ops->compute;
     struct matrix x = matrix_cols(b->m[0], 0, HIDDEN), y = matrix_cols(b->m[1], 0, HIDDEN);
+    struct matrix head = matrix_cols(b->m[3], 0, HEAD);
 
     for (int i = 0; i < repeats(b); i++) {
         ops->rms_norm(b->compute, y, x, b->m[3], MATRIX_NONE, 1e-6f);
         ops->gated_silu(b->compute, b->m[2], b->m[0], b->m[1]);
-        ops->gated_add(b->compute, y, b->m[3], x);
-        ops->rope(b->compute, y, b->m[4], ROPE_INTERLEAVED);
+        ops->gated_add(b->compute, y, b->m[3], x, b->m[3], 1e-6f);
+        ops->rms_norm_rope(b->compute, y, head, 1e-6f, b->m[4], ROPE_INTERLEAVED);
     }
     wait_for(b, b->compute);
 }
@@ -251,7 +252,7 @@ static double set_others(struct bench *b)
     b->m[4] = operand(b, DTYPE_F32, others_tokens(b), HEAD);
     return (double)dtype_bytes(b->device->traits.activation, others_tokens(b)) *
                (5.0 * HIDDEN + 3.0 * WIDE) +
-           sizeof(float) * ((double)others_tokens(b) * HEAD + 2.0 * HIDDEN);
+           sizeof(float) * ((double)others_tokens(b) * HEAD + 3.0 * HIDDEN + HEAD);
 }
 
 /*

@@ -12,11 +12,9 @@ static const enum dtype types[][2] = {
     {F32, F32}, {BF16, BF16}, {F16, F16}, {BF16, F32}, {F32, F16}};
 #define TYPES (int)(sizeof types / sizeof *types)
 
-/* Runs of a row, their length, rows: heads by a few lanes, whole rows by blocks, and rows that a
- * block does not hold. */
-static const int64_t shapes[][3] = {{3, 1, 2}, {1, 7, 70}, {5, 8, 3}, {3, 64, 11}, {30, 128, 2},
-    {70, 16, 2}, {2, 129, 3}, {1, 192, 3}, {1, 256, 2}, {2, 260, 2}, {1, 601, 1}, {1, 2560, 1},
-    {1, 8292, 1}};
+/* Rows and columns, of which a block does not hold the last ones. */
+static const int64_t shapes[][2] = {
+    {2, 1}, {70, 7}, {3, 40}, {11, 192}, {3, 258}, {2, 520}, {1, 601}, {1, 2560}, {1, 8292}};
 #define SHAPES (int)(sizeof shapes / sizeof *shapes)
 
 static void test_rms_norm(void **state)
@@ -24,29 +22,76 @@ static void test_rms_norm(void **state)
     (void)state;
     for (int s = 0; s < SHAPES; s++)
         for (int t = 0; t < TYPES; t++) {
-            int64_t length = shapes[s][1], cols = shapes[s][0] * length, rows = shapes[s][2];
+            int64_t rows = shapes[s][0], cols = shapes[s][1];
             struct operand *y = gpu_output(types[t][0], rows, cols);
             struct operand *x = gpu_input(types[t][1], rows, cols);
-            struct operand *gamma = gpu_input(gpu_activations[(s + t) % 3], 1, length);
+            struct operand *gamma = gpu_input(gpu_activations[(s + t) % 3], 1, cols);
             struct operand *scale = gpu_input(gpu_activations[t % 3], 1, cols);
 
             GPU_CHECK(2e-6, rms_norm, on(y), on(x), on(gamma), on(scale), 1e-5f);
             y = gpu_inout(types[t][0], rows, cols);
-            gamma = gpu_input(F32, 1, length);
+            gamma = gpu_input(F32, 1, cols);
             GPU_CHECK(2e-6, rms_norm, on(y), on(y), on(gamma), MATRIX_NONE, 1e-6f);
             y = gpu_inout(types[t][0], rows, cols);
             GPU_CHECK(2e-6, rms_norm, on(y), on(y), MATRIX_NONE, MATRIX_NONE, 1e-6f);
         }
 }
 
+static void test_norm_add(void **state)
+{
+    (void)state;
+    for (int s = 0; s < SHAPES; s++)
+        for (int t = 0; t < TYPES; t++) {
+            int64_t rows = shapes[s][0], cols = shapes[s][1];
+            struct operand *y = gpu_inout(types[t][0], rows, cols);
+            struct operand *x = gpu_input(types[t][1], rows, cols);
+            struct operand *gamma = gpu_input(gpu_activations[(s + t) % 3], 1, cols);
+            struct operand *gate = gpu_input(gpu_activations[t % 3], 1, cols);
+
+            GPU_CHECK(2e-6, gated_add, on(y), on(gate), on(x), on(gamma), 1e-5f);
+            y = gpu_inout(types[t][1], rows, cols);
+            x = gpu_input(types[t][0], rows, cols);
+            gamma = gpu_input(BF16, 1, cols);
+            GPU_CHECK(2e-6, gated_add, on(y), MATRIX_NONE, on(x), on(gamma), 1e-6f);
+        }
+}
+
+static void check_norm_rope(enum dtype dtype, enum dtype gammas, int64_t heads, int64_t dim,
+    int64_t rows, enum rope_layout layout)
+{
+    struct operand *x = gpu_inout(dtype, rows, heads * dim);
+    struct operand *gamma = gpu_input(gammas, 1, dim), *table = gpu_input(F32, rows, dim);
+
+    GPU_CHECK(2e-6, rms_norm_rope, on(x), on(gamma), 1e-5f, on(table), layout);
+}
+
+static void test_norm_rope(void **state)
+{
+    /* Heads, columns, rows: runs that are whole or not, idle lanes and lines, more heads than a
+     * block has groups for, and more columns than a warp has lanes for. */
+    const int64_t sizes[][3] = {{3, 2, 70}, {1, 6, 3}, {5, 10, 3}, {3, 64, 11}, {30, 128, 3},
+        {9, 96, 5}, {70, 16, 3}, {300, 4, 2}, {150, 8, 2}, {2, 256, 3}, {2, 520, 2}, {2, 1100, 1}};
+
+    (void)state;
+    for (int s = 0; s < 12; s++)
+        for (int layout = ROPE_INTERLEAVED; layout <= ROPE_HALF; layout++)
+            for (int t = 0; t < 3; t++)
+                check_norm_rope(gpu_activations[t], gpu_activations[(s + t) % 3], sizes[s][0],
+                    sizes[s][1], sizes[s][2], (enum rope_layout)layout);
+    check_norm_rope(BF16, DTYPE_Q8_0, 3, 64, 5, ROPE_HALF);
+}
+
 /* Keys lie beside values. */
 static void test_columns(void **state)
 {
-    struct operand *x = gpu_inout(BF16, 5, 2 * 3 * 64), *gamma = gpu_input(BF16, 1, 64);
-
     (void)state;
-    GPU_CHECK(2e-6, rms_norm, on_cols(x, 0, 3 * 64), on_cols(x, 0, 3 * 64), on(gamma), MATRIX_NONE,
-        1e-6f);
+    for (int layout = ROPE_INTERLEAVED; layout <= ROPE_HALF; layout++) {
+        struct operand *x = gpu_inout(BF16, 5, 2 * 3 * 64);
+        struct operand *gamma = gpu_input(BF16, 1, 64), *table = gpu_input(F32, 5, 64);
+
+        GPU_CHECK(2e-6, rms_norm_rope, on_cols(x, 0, 3 * 64), on(gamma), 1e-6f, on(table),
+            (enum rope_layout)layout);
+    }
 }
 
 static void test_layer_norm(void **state)
@@ -54,7 +99,7 @@ static void test_layer_norm(void **state)
     (void)state;
     for (int s = 0; s < SHAPES; s++)
         for (int t = 0; t < TYPES; t++) {
-            int64_t cols = shapes[s][0] * shapes[s][1], rows = shapes[s][2];
+            int64_t rows = shapes[s][0], cols = shapes[s][1];
             struct operand *y = gpu_output(types[t][0], rows, cols);
             struct operand *x = gpu_input(types[t][1], rows, cols);
             struct operand *scale = gpu_input(gpu_activations[(s + t) % 3], 1, cols);
@@ -150,11 +195,15 @@ static void test_quantised(void **state)
     (void)state;
     for (int q = 0; q < 4; q++) {
         struct operand *y = gpu_output(F32, 3, 512), *x = gpu_input(BF16, 3, 512);
-        struct operand *gamma = gpu_input(quantised[q], 1, 256);
+        struct operand *gamma = gpu_input(quantised[q], 1, 512);
         struct operand *scale = gpu_input(quantised[(q + 1) % 4], 1, 512);
         struct group_case c;
 
         GPU_CHECK(2e-6, rms_norm, on(y), on(x), on(gamma), on(scale), 1e-5f);
+        y = gpu_inout(F32, 3, 512), x = gpu_input(BF16, 3, 512);
+        gamma = gpu_input(quantised[q], 1, 512);
+        scale = gpu_input(quantised[(q + 1) % 4], 1, 512);
+        GPU_CHECK(2e-6, gated_add, on(y), on(scale), on(x), on(gamma), 1e-5f);
         y = gpu_output(BF16, 3, 512), x = gpu_input(F32, 3, 512);
         scale = gpu_input(quantised[q], 1, 512);
         GPU_CHECK(4e-6, layer_norm, on(y), on(x), on(scale), 1e-5f);
@@ -191,12 +240,19 @@ static void test_times(void **state)
     y = gpu_inout(BF16, tokens, dim);
     gamma = gpu_input(BF16, 1, dim);
     GPU_TIME(0, 4 * n, 2e-6, rms_norm, on(y), on(y), on(gamma), MATRIX_NONE, 1e-5f);
-    y = gpu_inout(BF16, tokens, dim);
-    gamma = gpu_input(BF16, 1, 128);
-    GPU_TIME(0, 4 * n, 2e-6, rms_norm, on(y), on(y), on(gamma), MATRIX_NONE, 1e-5f);
     y = gpu_inout(F32, tokens, dim);
-    gamma = gpu_input(BF16, 1, 128);
-    GPU_TIME(0, 8 * n, 2e-6, rms_norm, on(y), on(y), on(gamma), MATRIX_NONE, 1e-5f);
+    x = gpu_input(BF16, tokens, dim);
+    gamma = gpu_input(BF16, 1, dim);
+    scale = gpu_input(F32, 1, dim);
+    GPU_TIME(0, 10 * n, 2e-6, gated_add, on(y), on(scale), on(x), on(gamma), 1e-5f);
+    for (int layout = ROPE_INTERLEAVED; layout <= ROPE_HALF; layout++)
+        for (int t = 0; t < 2; t++) {
+            y = gpu_inout(t ? F32 : BF16, tokens, dim);
+            gamma = gpu_input(BF16, 1, 128);
+            x = gpu_input(F32, tokens, 128);
+            GPU_TIME(0, (t ? 8 : 4) * n + 4 * tokens * 128, 2e-6, rms_norm_rope, on(y), on(gamma),
+                1e-5f, on(x), (enum rope_layout)layout);
+        }
     y = gpu_output(BF16, 512, 2560);
     x = gpu_input(F32, 512, 2560);
     gamma = gpu_input(BF16, 1, 2560);
@@ -216,6 +272,8 @@ static void test_times(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_rms_norm),
+    cmocka_unit_test(test_norm_add),
+    cmocka_unit_test(test_norm_rope),
     cmocka_unit_test(test_columns),
     cmocka_unit_test(test_layer_norm),
     cmocka_unit_test(test_far_from_0),

@@ -61,7 +61,7 @@ static void test_f16_saturates(void **state)
     gpu_set(y, sums);
     b = gpu_input(F32, 1, 7);
     gpu_set(b, sums);
-    GPU_CHECK(1e-6, gated_add, on(y), MATRIX_NONE, on(b));
+    GPU_CHECK(1e-6, gated_add, on(y), MATRIX_NONE, on(b), MATRIX_NONE, 0);
 }
 
 static void test_gated_add(void **state)
@@ -76,10 +76,10 @@ static void test_gated_add(void **state)
         struct operand *x = gpu_input(types[t][1], rows, cols);
         struct operand *gate = gpu_input(gates[(s + t) % 3], 1, cols);
 
-        GPU_CHECK(1e-6, gated_add, on(y), on(gate), on(x));
+        GPU_CHECK(1e-6, gated_add, on(y), on(gate), on(x), MATRIX_NONE, 0);
         y = gpu_inout(types[t][0], rows, cols);
         x = gpu_input(types[t][1], rows, cols);
-        GPU_CHECK(1e-6, gated_add, on(y), MATRIX_NONE, on(x));
+        GPU_CHECK(1e-6, gated_add, on(y), MATRIX_NONE, on(x), MATRIX_NONE, 0);
     }
 }
 
@@ -137,7 +137,7 @@ static void test_quantised(void **state)
             struct operand *x = gpu_input(F32, 3, cols);
             struct operand *w = gpu_input(quantised[q], 1, cols);
 
-            GPU_CHECK(1e-6, gated_add, on(y), on(w), on(x));
+            GPU_CHECK(1e-6, gated_add, on(y), on(w), on(x), MATRIX_NONE, 0);
             y = gpu_output(gpu_activations[t], 5, cols);
             w = gpu_input(quantised[q], 1, cols);
             GPU_CHECK(1e-6, copy, on(y), on(w));
@@ -217,32 +217,6 @@ static void test_affine(void **state)
     }
 }
 
-static void test_rope(void **state)
-{
-    /* Odd numbers of pairs, real heads, more heads than a block has lines for, wide heads. */
-    const int64_t dims[] = {2, 6, 10, 64, 128, 8, 4}, heads[] = {3, 1, 5, 3, 9, 70, 300};
-
-    (void)state;
-    for (int d = 0; d < 7; d++)
-        for (int layout = ROPE_INTERLEAVED; layout <= ROPE_HALF; layout++)
-            for (int t = 0; t < 3; t++) {
-                int64_t rows = d == 0 ? 70 : 3;
-                struct operand *x = gpu_inout(gpu_activations[t], rows, heads[d] * dims[d]);
-                struct operand *table = gpu_input(F32, rows, dims[d]);
-
-                GPU_CHECK(1e-6, rope, on(x), on(table), (enum rope_layout)layout);
-            }
-    for (int layout = ROPE_INTERLEAVED; layout <= ROPE_HALF; layout++) {
-        struct operand *x = gpu_inout(F32, 2, 4400), *table = gpu_input(F32, 2, 2200);
-
-        GPU_CHECK(1e-6, rope, on(x), on(table), (enum rope_layout)layout);
-        /* Keys lie beside values. */
-        x = gpu_inout(BF16, 5, 2 * 3 * 64);
-        table = gpu_input(F32, 5, 64);
-        GPU_CHECK(1e-6, rope, on_cols(x, 0, 3 * 64), on(table), (enum rope_layout)layout);
-    }
-}
-
 static void test_transpose(void **state)
 {
     const int64_t sizes[][2] = {{1, 1}, {1, 130}, {130, 1}, {64, 64}, {65, 63}, {70, 200}};
@@ -291,12 +265,7 @@ static void test_times(void **state)
     y = gpu_inout(F32, tokens, dim);
     x = gpu_input(BF16, tokens, dim);
     z = gpu_input(F32, 1, dim);
-    GPU_TIME(0, 10 * n, 1e-6, gated_add, on(y), on(z), on(x));
-    for (int layout = ROPE_INTERLEAVED; layout <= ROPE_HALF; layout++) {
-        x = gpu_inout(BF16, tokens, dim);
-        z = gpu_input(F32, tokens, 128);
-        GPU_TIME(0, 4 * n + 4 * tokens * 128, 1e-6, rope, on(x), on(z), (enum rope_layout)layout);
-    }
+    GPU_TIME(0, 10 * n, 1e-6, gated_add, on(y), on(z), on(x), MATRIX_NONE, 0);
     y = gpu_output(F32, tokens, dim);
     x = gpu_input(F32, tokens, dim);
     GPU_TIME(0, 8 * n, 0, copy, on(y), on(x));
@@ -325,7 +294,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_activate),
     cmocka_unit_test(test_functions),
     cmocka_unit_test(test_affine),
-    cmocka_unit_test(test_rope),
     cmocka_unit_test(test_transpose),
     cmocka_unit_test(test_patches),
     cmocka_unit_test(test_times),

@@ -66,12 +66,14 @@ static void gated_silu(struct stream *s, struct matrix y, struct matrix a, struc
 
 static void run_gated_add(table ops, struct stream *s, kept k)
 {
-    ops->gated_add(s, k->m[0], k->m[1], k->m[2]);
+    ops->gated_add(s, k->m[0], k->m[1], k->m[2], k->m[3], k->f[0]);
 }
 
-static void gated_add(struct stream *s, struct matrix y, struct matrix gate, struct matrix x)
+static void gated_add(struct stream *s, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps)
 {
-    fake_give(s, &(struct fake_operation){.run = run_gated_add, .m = {y, gate, x}});
+    fake_give(
+        s, &(struct fake_operation){.run = run_gated_add, .m = {y, gate, x, gamma}, .f = {eps}});
 }
 
 static void run_blend(table ops, struct stream *s, kept k)
@@ -95,16 +97,18 @@ static void guide(
     fake_give(s, &(struct fake_operation){.run = run_guide, .m = {y, cond, uncond}, .f = {scale}});
 }
 
-static void run_rope(table ops, struct stream *s, kept k)
+static void run_rms_norm_rope(table ops, struct stream *s, kept k)
 {
-    ops->rope(s, k->m[0], k->m[1], (enum rope_layout)k->choice);
+    ops->rms_norm_rope(s, k->m[0], k->m[1], k->f[0], k->m[2], (enum rope_layout)k->choice);
 }
 
-static void rope(
-    struct stream *s, struct matrix x, struct matrix rotations, enum rope_layout layout)
+static void rms_norm_rope(struct stream *s, struct matrix x, struct matrix gamma, float eps,
+    struct matrix rotations, enum rope_layout layout)
 {
-    fake_give(
-        s, &(struct fake_operation){.run = run_rope, .m = {x, rotations}, .choice = (int)layout});
+    fake_give(s, &(struct fake_operation){.run = run_rms_norm_rope,
+                     .m = {x, gamma, rotations},
+                     .f = {eps},
+                     .choice = (int)layout});
 }
 
 static void run_attention(table ops, struct stream *s, kept k)
@@ -235,7 +239,7 @@ const struct compute_ops fake_compute_ops = {
     .gated_add = gated_add,
     .blend = blend,
     .guide = guide,
-    .rope = rope,
+    .rms_norm_rope = rms_norm_rope,
     .attention = attention,
     .copy = copy,
     .transpose = transpose,

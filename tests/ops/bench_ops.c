@@ -168,7 +168,7 @@ static void bench_conv(int64_t in, int64_t out, int64_t size, int32_t upsample)
 
 static void bench_rows(int64_t rows, int64_t cols)
 {
-    struct matrix x, y, gamma, table;
+    struct matrix x, y, gamma, head, table;
     double elements = (double)(rows * cols);
     struct timing timing;
 
@@ -179,20 +179,23 @@ static void bench_rows(int64_t rows, int64_t cols)
     x = matrix_new(DTYPE_F32, rows, cols);
     y = matrix_new(DTYPE_F32, rows, cols);
     gamma = matrix_new(DTYPE_BF16, 1, cols);
+    head = matrix_cols(gamma, 0, 64);
     table = matrix_new(DTYPE_F32, rows, 64);
-    /* Real rotations: any others would make y grow or vanish. */
+    /* Real rotations. */
     for (int64_t i = 0; i < rows * 64; i++)
         row_of(table, 0)[i] = i % 64 < 32 ? 0.6f : 0.8f;
     MEASURE(timing, ops->rms_norm(stream, y, x, gamma, gamma, 1e-6f));
     report("    rms_norm", timing, elements);
     MEASURE(timing, ops->layer_norm(stream, y, x, gamma, 1e-6f));
     report("    layer_norm", timing, elements);
-    MEASURE(timing, ops->rope(stream, y, table, ROPE_INTERLEAVED));
-    report("    rope, interleaved", timing, elements);
-    MEASURE(timing, ops->rope(stream, y, table, ROPE_HALF));
-    report("    rope, half", timing, elements);
-    MEASURE(timing, ops->gated_add(stream, y, gamma, x));
+    MEASURE(timing, ops->rms_norm_rope(stream, y, head, 1e-6f, table, ROPE_INTERLEAVED));
+    report("    rms_norm_rope, interleaved", timing, elements);
+    MEASURE(timing, ops->rms_norm_rope(stream, y, head, 1e-6f, table, ROPE_HALF));
+    report("    rms_norm_rope, half", timing, elements);
+    MEASURE(timing, ops->gated_add(stream, y, gamma, x, MATRIX_NONE, 0));
     report("    gated_add", timing, elements);
+    MEASURE(timing, ops->gated_add(stream, y, gamma, x, gamma, 1e-6f));
+    report("    gated_add, normed", timing, elements);
     MEASURE(timing, ops->activate(stream, y, x, ACTIVATION_GELU_TANH));
     report("    gelu_tanh", timing, elements);
     MEASURE(timing, ops->gated_silu(stream, y, x, x));

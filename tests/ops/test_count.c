@@ -39,8 +39,13 @@ static void test_operations(void **state)
     assert_added(2 * 10 * 4 * 8, 320 + 160 + 64);
     ops->linear(stream, y, x, w, bias);
     assert_added(2 * 10 * 4 * 8 + 40, 320 + 160 + 64 + 8);
-    ops->gated_add(stream, z, MATRIX_NONE, x);
+    ops->gated_add(stream, z, MATRIX_NONE, x, MATRIX_NONE, 0);
     assert_added(80, 640);
+    ops->gated_add(stream, z, at(DTYPE_F32, 1, 8), x, at(DTYPE_BF16, 1, 8), 1e-6f);
+    assert_added(6 * 80, 640 + 32 + 16);
+    /* Two heads of 4. */
+    ops->rms_norm_rope(stream, x, bias, 1e-6f, y, ROPE_HALF);
+    assert_added(7 * 80, 320 + 8 + 160);
     ops->activate(stream, x, x, ACTIVATION_SILU); /* in place: once */
     assert_added(320, 320);
     /* Two heads of 4 over 10 keys. */

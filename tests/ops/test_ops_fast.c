@@ -130,15 +130,16 @@ static void test_norms(void **state)
 {
     (void)state;
     for (int i = 0; i < ROUNDS; i++) {
-        int64_t runs = random_int(1, 5), run = random_size(1500), rows = random_size(70);
-        struct matrix x = random_floats(rows, runs * run), y = matrix_clone(x);
-        struct matrix gamma = random_vector(run, true), scale = random_vector(runs * run, true);
+        int64_t rows = random_size(70), cols = random_size(3000);
+        struct matrix x = random_floats(rows, cols), y = matrix_clone(x);
+        struct matrix gamma = random_vector(cols, true), scale = random_vector(cols, true);
         float eps = random_int(0, 1) ? 1e-6f : 1e-5f;
 
         BOTH(y, 2e-6, b.ops->rms_norm(b.stream, y, x, gamma, scale, eps));
         BOTH(y, 2e-6, b.ops->rms_norm(b.stream, y, y, gamma, scale, eps));
         BOTH(y, 4e-6, b.ops->layer_norm(b.stream, y, x, scale, eps));
         BOTH(y, 4e-6, b.ops->layer_norm(b.stream, y, y, scale, eps));
+        BOTH(y, 2e-6, b.ops->gated_add(b.stream, y, scale, x, gamma, eps));
         DROP(x, y, gamma, scale);
     }
 }
@@ -199,7 +200,7 @@ static void test_elements(void **state)
         BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, x, z));
         BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, y, z));
         BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, x, y));
-        BOTH(y, 3e-7, b.ops->gated_add(b.stream, y, gate, x));
+        BOTH(y, 3e-7, b.ops->gated_add(b.stream, y, gate, x, MATRIX_NONE, 0));
         BOTH(y, 3e-7, b.ops->blend(b.stream, y, 0.3f, x, -1.7f));
         BOTH(y, 3e-7, b.ops->guide(b.stream, y, x, z, 2.5f));
         BOTH(y, 3e-7, b.ops->guide(b.stream, y, y, z, 2.5f));
@@ -232,17 +233,18 @@ static void test_functions(void **state)
     DROP(x, want, got);
 }
 
-static void test_rope(void **state)
+static void test_norm_rope(void **state)
 {
     (void)state;
     for (int i = 0; i < ROUNDS; i++) {
         int64_t rows = random_size(60), pairs = random_size(100), heads = random_int(1, 6);
         struct matrix x = random_floats(rows, 2 * pairs * heads);
         struct matrix table = random_floats(rows, 2 * pairs);
+        struct matrix gamma = random_vector(2 * pairs, false);
 
-        BOTH(x, 3e-7, b.ops->rope(b.stream, x, table, ROPE_HALF));
-        BOTH(x, 3e-7, b.ops->rope(b.stream, x, table, ROPE_INTERLEAVED));
-        DROP(x, table);
+        BOTH(x, 2e-6, b.ops->rms_norm_rope(b.stream, x, gamma, 1e-6f, table, ROPE_HALF));
+        BOTH(x, 2e-6, b.ops->rms_norm_rope(b.stream, x, gamma, 1e-5f, table, ROPE_INTERLEAVED));
+        DROP(x, table, gamma);
     }
 }
 
@@ -409,7 +411,7 @@ int main(void)
         cmocka_unit_test(test_group_norm),
         cmocka_unit_test(test_elements),
         cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_norm_rope),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_conv),

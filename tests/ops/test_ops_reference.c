@@ -40,15 +40,16 @@ static void test_linear(void **state)
 
 static void test_norms(void **state)
 {
-    struct matrix x = OF(1, 4, 3, 4, 0, 5), gamma = OF(1, 2, 1, 2), scale = OF(1, 4, 0, 1, 0, -1);
+    struct matrix x = OF(1, 4, 3, 4, 0, 5), gamma = OF(1, 4, 1, 2, 1, 2),
+                  scale = OF(1, 4, 0, 1, 0, -1);
     struct matrix y = matrix_new(DTYPE_F32, 1, 4, 4);
 
     (void)state;
-    /* Runs (3, 4) and (0, 5): mean squares 12.5 each. */
+    /* Mean square 12.5. */
     b.ops->rms_norm(b.stream, y, x, gamma, scale, 0);
     check(y, OF(1, 4, 3 / sqrtf(12.5f), 16 / sqrtf(12.5f), 0, 0));
     y = matrix_new(DTYPE_F32, 1, 4, 4);
-    /* No gamma: the whole row, mean square 12.5; eps 12.5. */
+    /* No gamma; eps 12.5. */
     b.ops->rms_norm(b.stream, y, x, MATRIX_NONE, MATRIX_NONE, 12.5f);
     check(y, OF(1, 4, 0.6f, 0.8f, 0, 1));
     /* Mean 3, variance (0 + 1 + 9 + 4) / 4 = 3.5; in place. */
@@ -101,10 +102,10 @@ static void test_elements(void **state)
     b.ops->gated_silu(b.stream, y, x, gate);
     check(y, OF(1, 3, 0, 2.1931758f, -0.9536234f));
     y = OF(1, 3, 1, 1, 1);
-    b.ops->gated_add(b.stream, y, gate, x);
+    b.ops->gated_add(b.stream, y, gate, x, MATRIX_NONE, 0);
     check(y, OF(1, 3, 1, 4, -7));
     y = OF(1, 3, 1, 1, 1);
-    b.ops->gated_add(b.stream, y, MATRIX_NONE, x);
+    b.ops->gated_add(b.stream, y, MATRIX_NONE, x, MATRIX_NONE, 0);
     check(y, OF(1, 3, 1, 2, -1));
     y = OF(1, 3, 1, 1, 1);
     b.ops->blend(b.stream, y, 2, x, 0.5f);
@@ -116,18 +117,38 @@ static void test_elements(void **state)
     matrix_drop(gate);
 }
 
-static void test_rope(void **state)
+/* Mean square 24, eps 1. */
+static void test_norm_add(void **state)
 {
-    struct matrix table = OF(1, 4, 0, 1, 1, 0); /* cosines 0 1, sines 1 0: 90 and 0 degrees */
-    struct matrix x = OF(1, 8, 1, 2, 3, 4, 5, 6, 7, 8);
+    struct matrix x = OF(1, 3, 2, 2, -8), gamma = OF(1, 3, 5, 10, 5), gate = OF(1, 3, 2, 3, 4);
+    struct matrix y = OF(1, 3, 1, 1, 1);
 
     (void)state;
-    b.ops->rope(b.stream, x, table, ROPE_INTERLEAVED);
-    check(x, OF(1, 8, -2, 1, 3, 4, -6, 5, 7, 8));
-    x = OF(1, 8, 1, 2, 3, 4, 5, 6, 7, 8);
-    b.ops->rope(b.stream, x, table, ROPE_HALF);
-    check(x, OF(1, 8, -3, 2, 1, 4, -7, 6, 5, 8));
+    b.ops->gated_add(b.stream, y, gate, x, gamma, 1);
+    check(y, OF(1, 3, 5, 13, -31));
+    y = OF(1, 3, 1, 1, 1);
+    b.ops->gated_add(b.stream, y, MATRIX_NONE, x, gamma, 1);
+    check(y, OF(1, 3, 3, 5, -7));
+    matrix_drop(x);
+    matrix_drop(gamma);
+    matrix_drop(gate);
+}
+
+/* Heads (1, 2, -3, 4) and (1, -2, 3, 4) when normed. */
+static void test_norm_rope(void **state)
+{
+    struct matrix table = OF(1, 4, 0, 1, 1, 0); /* cosines 0 1, sines 1 0: 90 and 0 degrees */
+    struct matrix gamma = OF(1, 4, 2, 4, 6, 8);
+    struct matrix x = OF(1, 8, 1, 1, -1, 1, 1, -1, 1, 1);
+
+    (void)state;
+    b.ops->rms_norm_rope(b.stream, x, gamma, 3, table, ROPE_INTERLEAVED);
+    check(x, OF(1, 8, -2, 1, -3, 4, 2, 1, 3, 4));
+    x = OF(1, 8, 3, 3, -3, 3, 3, -3, 3, 3);
+    b.ops->rms_norm_rope(b.stream, x, gamma, 27, table, ROPE_HALF);
+    check(x, OF(1, 8, 3, 2, 1, 4, -3, -2, 1, 4));
     matrix_drop(table);
+    matrix_drop(gamma);
 }
 
 static void test_attention(void **state)
@@ -245,7 +266,8 @@ int main(void)
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_group_norm),
         cmocka_unit_test(test_elements),
-        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_norm_add),
+        cmocka_unit_test(test_norm_rope),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_conv),

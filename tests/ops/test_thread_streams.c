@@ -115,7 +115,8 @@ static void test_ring(void **state)
 
             ops->event_wait(compute, ready[slot]);
             ops->compute->gated_add(compute, sum, MATRIX_NONE,
-                matrix_at(device->arena + (device_addr)slot * 4096, DTYPE_F32, 1, FLOATS));
+                matrix_at(device->arena + (device_addr)slot * 4096, DTYPE_F32, 1, FLOATS),
+                MATRIX_NONE, 0);
             ops->event_record(compute, done[slot]);
         }
     }

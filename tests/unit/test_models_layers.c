@@ -93,16 +93,14 @@ static void attention_whole(struct bench *b, struct matrix hidden, const struct 
 
     ops->rms_norm(b->stream, normed, hidden, l->norm, l->scale, l->eps);
     ops->linear(b->stream, qkv, normed, l->qkv[0], MATRIX_NONE);
-    ops->rms_norm(b->stream, q, q, l->q_norm, MATRIX_NONE, l->head_eps);
-    ops->rms_norm(b->stream, k, k, l->k_norm, MATRIX_NONE, l->head_eps);
-    ops->rope(b->stream, q, l->rope, l->layout);
-    ops->rope(b->stream, k, l->rope, l->layout);
+    ops->rms_norm_rope(b->stream, q, l->q_norm, l->head_eps, l->rope, l->layout);
+    ops->rms_norm_rope(b->stream, k, l->k_norm, l->head_eps, l->rope, l->layout);
     ops->attention(b->stream, attended, q, k, matrix_cols(qkv, q_dim + kv_dim, kv_dim), l->heads,
         l->kv_heads, 1.0f / sqrtf((float)l->head_dim), l->causal);
     ops->linear(b->stream, normed, attended, l->out, MATRIX_NONE);
     if (matrix_given(l->post_norm))
         ops->rms_norm(b->stream, normed, normed, l->post_norm, MATRIX_NONE, l->eps);
-    ops->gated_add(b->stream, hidden, l->gate, normed);
+    ops->gated_add(b->stream, hidden, l->gate, normed, MATRIX_NONE, 0);
     exec_free(&b->x, &attended);
     exec_free(&b->x, &qkv);
     exec_free(&b->x, &normed);
@@ -190,7 +188,7 @@ static void check_swiglu(int64_t tokens)
     b.x.ops->gated_silu(b.stream, one, one, three);
     b.x.ops->linear(b.stream, normed, one, l.w2, MATRIX_NONE);
     b.x.ops->rms_norm(b.stream, normed, normed, l.post_norm, MATRIX_NONE, l.eps);
-    b.x.ops->gated_add(b.stream, want, l.gate, normed);
+    b.x.ops->gated_add(b.stream, want, l.gate, normed, MATRIX_NONE, 0);
     swiglu_add(&b.x, hidden, &l);
     assert_close(&b, hidden, want);
     bench_close(&b);

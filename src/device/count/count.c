@@ -140,11 +140,14 @@ static void gated_silu(struct stream *stream, struct matrix y, struct matrix a, 
         MATRIX_NONE);
 }
 
-static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
+static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps)
 {
-    check_gated_add(y, gate, x);
-    /* A sum, and a product if gated, each. */
-    add(stream, elements(y) * (gate.addr ? 2 : 1), y, gate, unless_same(x, y), MATRIX_NONE);
+    (void)eps;
+    check_gated_add(y, gate, x, gamma);
+    /* A sum, a product if gated, and a norm with gamma, each. */
+    add(stream, elements(y) * ((gate.addr ? 2u : 1u) + (gamma.addr ? 4u : 0u)), y, gate,
+        unless_same(x, y), gamma);
 }
 
 static void blend(struct stream *stream, struct matrix y, float a, struct matrix x, float b)
@@ -165,13 +168,14 @@ static void guide(
     add(stream, 3 * elements(y), y, unless_same(cond, y), unless_same(uncond, y), MATRIX_NONE);
 }
 
-static void rope(
-    struct stream *stream, struct matrix x, struct matrix table, enum rope_layout layout)
+static void rms_norm_rope(struct stream *stream, struct matrix x, struct matrix gamma, float eps,
+    struct matrix table, enum rope_layout layout)
 {
+    (void)eps;
     (void)layout;
-    check_rope(x, table);
-    /* Four products and two sums a pair. */
-    add(stream, 3 * elements(x), x, table, MATRIX_NONE, MATRIX_NONE);
+    check_rms_norm_rope(x, gamma, table);
+    /* A norm with gamma 4 each, and four products and two sums a pair. */
+    add(stream, 7 * elements(x), x, gamma, table, MATRIX_NONE);
 }
 
 static void attention(struct stream *stream, struct matrix out, struct matrix q, struct matrix k,
@@ -270,7 +274,7 @@ static const struct compute_ops count_compute = {
     .gated_add = gated_add,
     .blend = blend,
     .guide = guide,
-    .rope = rope,
+    .rms_norm_rope = rms_norm_rope,
     .attention = attention,
     .copy = copy,
     .transpose = transpose,

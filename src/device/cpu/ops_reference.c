@@ -88,25 +88,27 @@ static void transpose(struct stream *stream, struct matrix y, struct matrix x)
 
 /* ---- norms ---- */
 
+static double root_mean_square(struct matrix row, float eps)
+{
+    double sum = 0;
+
+    for (int64_t c = 0; c < row.cols; c++)
+        sum += (double)load(row, 0, c) * (double)load(row, 0, c);
+    return sqrt(sum / (double)row.cols + (double)eps);
+}
+
 static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
     struct matrix scale, float eps)
 {
-    int64_t run = gamma.addr ? gamma.cols : x.cols;
-
     (void)stream;
     check_rms_norm(y, x, gamma, scale);
-    for (int64_t r = 0; r < x.rows; r++)
-        for (int64_t first = 0; first < x.cols; first += run) {
-            double sum = 0, root;
+    for (int64_t r = 0; r < x.rows; r++) {
+        double root = root_mean_square(matrix_rows(x, r, 1), eps);
 
-            for (int64_t c = 0; c < run; c++)
-                sum += (double)load(x, r, first + c) * (double)load(x, r, first + c);
-            root = sqrt(sum / (double)run + (double)eps);
-            for (int64_t c = 0; c < run; c++)
-                *at(y, r, first + c) =
-                    (float)((double)load(x, r, first + c) / root * load_or(gamma, c, 1) *
-                            (1 + load_or(scale, first + c, 0)));
-        }
+        for (int64_t c = 0; c < x.cols; c++)
+            *at(y, r, c) = (float)((double)load(x, r, c) / root * load_or(gamma, c, 1) *
+                                   (1 + load_or(scale, c, 0)));
+    }
 }
 
 static void layer_norm(
@@ -216,14 +218,19 @@ static void gated_silu(struct stream *stream, struct matrix y, struct matrix a, 
             *at(y, r, c) = (float)(silu((double)load(a, r, c)) * (double)load(b, r, c));
 }
 
-static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
+static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps)
 {
     (void)stream;
-    check_gated_add(y, gate, x);
-    for (int64_t r = 0; r < y.rows; r++)
+    check_gated_add(y, gate, x, gamma);
+    for (int64_t r = 0; r < y.rows; r++) {
+        double root = gamma.addr ? root_mean_square(matrix_rows(x, r, 1), eps) : 1;
+
         for (int64_t c = 0; c < y.cols; c++)
             *at(y, r, c) =
-                (float)((double)load(y, r, c) + load_or(gate, c, 1) * (double)load(x, r, c));
+                (float)((double)load(y, r, c) +
+                        load_or(gate, c, 1) * (double)load(x, r, c) / root * load_or(gamma, c, 1));
+    }
 }
 
 static void blend(struct stream *stream, struct matrix y, float a, struct matrix x, float b)
@@ -249,24 +256,29 @@ static void guide(
         }
 }
 
-static void rope(
-    struct stream *stream, struct matrix x, struct matrix table, enum rope_layout layout)
+static void rms_norm_rope(struct stream *stream, struct matrix x, struct matrix gamma, float eps,
+    struct matrix table, enum rope_layout layout)
 {
     int64_t pairs = table.cols / 2;
 
     (void)stream;
-    check_rope(x, table);
+    check_rms_norm_rope(x, gamma, table);
     for (int64_t t = 0; t < x.rows; t++)
-        for (int64_t first = 0; first < x.cols; first += table.cols)
-            for (int64_t i = 0; i < pairs; i++) {
-                float *a = at(x, t, first + (layout == ROPE_HALF ? i : 2 * i));
-                float *b = at(x, t, first + (layout == ROPE_HALF ? i + pairs : 2 * i + 1));
-                double cosine = (double)load(table, t, i), sine = (double)load(table, t, pairs + i);
-                double old_a = (double)*a, old_b = (double)*b;
+        for (int64_t first = 0; first < x.cols; first += table.cols) {
+            struct matrix head = matrix_cols(matrix_rows(x, t, 1), first, table.cols);
+            double root = root_mean_square(head, eps);
 
-                *a = (float)(old_a * cosine - old_b * sine);
-                *b = (float)(old_b * cosine + old_a * sine);
+            for (int64_t i = 0; i < pairs; i++) {
+                int64_t ia = layout == ROPE_HALF ? i : 2 * i;
+                int64_t ib = layout == ROPE_HALF ? i + pairs : 2 * i + 1;
+                double cosine = (double)load(table, t, i), sine = (double)load(table, t, pairs + i);
+                double a = (double)load(head, 0, ia) / root * load_or(gamma, ia, 1);
+                double b = (double)load(head, 0, ib) / root * load_or(gamma, ib, 1);
+
+                *at(head, 0, ia) = (float)(a * cosine - b * sine);
+                *at(head, 0, ib) = (float)(b * cosine + a * sine);
             }
+        }
 }
 
 /* ---- attention ---- */
@@ -430,7 +442,7 @@ const struct compute_ops cpu_reference_ops = {
     .gated_add = gated_add,
     .blend = blend,
     .guide = guide,
-    .rope = rope,
+    .rms_norm_rope = rms_norm_rope,
     .attention = attention,
     .copy = copy,
     .transpose = transpose,

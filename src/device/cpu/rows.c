@@ -89,16 +89,17 @@ static void normalise(const struct rows_job *job, int64_t row, int64_t col, int6
     }
 }
 
+/* What makes the root of the mean square 1. */
+static float rms_factor(const struct rows_job *job, const float *x, int64_t n)
+{
+    double squares = job->cpu->kernels->sum_squares(x, 0, n);
+
+    return (float)(1 / sqrt(squares / (double)n + (double)job->p));
+}
+
 static void rms_norm_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
 {
-    int64_t length = job->vector.addr ? job->vector.cols : n;
-
-    for (int64_t first = col; first < col + n; first += length) {
-        double squares = job->cpu->kernels->sum_squares(row_of(job->a, row) + first, 0, length);
-
-        normalise(job, row, first, length, job->vector, 0,
-            (float)(1 / sqrt(squares / (double)length + (double)job->p)));
-    }
+    normalise(job, row, col, n, job->vector, 0, rms_factor(job, row_of(job->a, row) + col, n));
 }
 
 static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
@@ -269,14 +270,35 @@ static void gated_add_piece(const struct rows_job *job, int64_t row, int64_t col
     }
 }
 
-static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
+/* `scale` is gamma. */
+static void norm_add_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
 {
-    struct rows_job job = job_of(stream, y, x, MATRIX_NONE, gated_add_piece);
+    const struct kernels *kernels = job->cpu->kernels;
+    const float *x = row_of(job->a, row);
+    float factor = rms_factor(job, x, n), gate[PIECE], gamma[PIECE], normed[PIECE];
 
-    check_gated_add(y, gate, x);
+    for (int64_t i = col; i < col + n; i += PIECE) {
+        int64_t m = least(col + n - i, PIECE);
+
+        kernels->normalise(
+            normed, x + i, 0, factor, vector_piece(kernels, job->scale, i, m, gamma), NULL, m);
+        kernels->gated_add(
+            row_of(job->y, row) + i, vector_piece(kernels, job->vector, i, m, gate), normed, m);
+    }
+}
+
+static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps)
+{
+    struct rows_job job =
+        job_of(stream, y, x, MATRIX_NONE, gamma.addr ? norm_add_piece : gated_add_piece);
+
+    check_gated_add(y, gate, x, gamma);
     job.vector = gate;
-    if (gate.addr)
-        run(&job, false);
+    job.scale = gamma;
+    job.p = eps;
+    if (gate.addr || gamma.addr)
+        run(&job, gamma.addr != 0);
     else
         run_elements(&job);
 }
@@ -314,25 +336,31 @@ static void guide(
     run_elements(&job);
 }
 
-static void rope_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+/* `b` is the table. */
+static void rms_norm_rope_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
 {
-    int64_t length = job->vector.cols, pairs = length / 2;
-    const float *cosines = row_of(job->vector, row), *sines = cosines + pairs;
+    int64_t length = job->b.cols, pairs = length / 2;
+    const float *cosines = row_of(job->b, row), *sines = cosines + pairs;
 
-    for (float *x = row_of(job->y, row) + col; n > 0; x += length, n -= length)
+    for (int64_t first = col; first < col + n; first += length) {
+        float *x = row_of(job->y, row) + first;
+
+        normalise(job, row, first, length, job->vector, 0, rms_factor(job, x, length));
         if (job->layout == ROPE_HALF)
             job->cpu->kernels->rope_half(x, x + pairs, cosines, sines, pairs);
         else
             job->cpu->kernels->rope_interleaved(x, cosines, sines, pairs);
+    }
 }
 
-static void rope(
-    struct stream *stream, struct matrix x, struct matrix table, enum rope_layout layout)
+static void rms_norm_rope(struct stream *stream, struct matrix x, struct matrix gamma, float eps,
+    struct matrix table, enum rope_layout layout)
 {
-    struct rows_job job = job_of(stream, x, MATRIX_NONE, MATRIX_NONE, rope_piece);
+    struct rows_job job = job_of(stream, x, x, table, rms_norm_rope_piece);
 
-    check_rope(x, table);
-    job.vector = table;
+    check_rms_norm_rope(x, gamma, table);
+    job.vector = gamma;
+    job.p = eps;
     job.layout = layout;
     run(&job, true);
 }
@@ -440,7 +468,7 @@ const struct compute_ops cpu_fast_ops = {
     .gated_add = gated_add,
     .blend = blend,
     .guide = guide,
-    .rope = rope,
+    .rms_norm_rope = rms_norm_rope,
     .attention = cpu_attention,
     .copy = copy,
     .transpose = transpose,

@@ -174,8 +174,13 @@ struct matrix cuda_plain(struct stream *stream, struct matrix m, struct cuda_roo
 /* norms.c */
 void cuda_rms_norm(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
     struct matrix scale, float eps);
+/* gated_add with gamma; what it is given was checked and is plain. */
+void cuda_rms_norm_add(struct stream *, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps);
 void cuda_layer_norm(
     struct stream *, struct matrix y, struct matrix x, struct matrix scale, float eps);
+void cuda_rms_norm_rope(struct stream *, struct matrix x, struct matrix gamma, float eps,
+    struct matrix table, enum rope_layout layout);
 void cuda_group_moments(struct stream *, struct matrix moments, struct matrix x, int64_t run);
 void cuda_group_fold(struct stream *, struct matrix affine, struct matrix moments,
     struct matrix gamma, struct matrix beta, const struct group_norm *norm);
@@ -191,11 +196,11 @@ void cuda_affine(struct stream *, struct matrix y, struct matrix x, struct matri
     enum activation activation);
 void cuda_activate(struct stream *, struct matrix y, struct matrix x, enum activation activation);
 void cuda_gated_silu(struct stream *, struct matrix y, struct matrix a, struct matrix b);
-void cuda_gated_add(struct stream *, struct matrix y, struct matrix gate, struct matrix x);
+void cuda_gated_add(struct stream *, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps);
 void cuda_blend(struct stream *, struct matrix y, float a, struct matrix x, float b);
 void cuda_guide(
     struct stream *, struct matrix y, struct matrix cond, struct matrix uncond, float scale);
-void cuda_rope(struct stream *, struct matrix x, struct matrix table, enum rope_layout layout);
 void cuda_copy(struct stream *, struct matrix y, struct matrix x);
 void cuda_transpose(struct stream *, struct matrix y, struct matrix x);
 void cuda_patchify(struct stream *, struct matrix y, struct matrix x, int64_t height, int64_t width,

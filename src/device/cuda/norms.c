@@ -4,83 +4,95 @@
  */
 #include "device/cuda/internal.h"
 
+static_assert(sizeof(struct rms_norm_args) == sizeof(struct row_norm) &&
+                  sizeof(struct rms_norm_rope_halves_args) == sizeof(struct rms_norm_rope),
+    "a kernel's args are what they hold");
+
 #define WARP 32
-#define SHORT_THREADS 256
-#define SHORT_RUNS 2     /* that a group has under way at once */
-#define LONG_THREADS 128 /* of a block, at least, if there is work for them */
+#define ROW_THREADS 128 /* of a block, at least, if there is work for them */
 
 static int64_t whole_warps(int64_t threads)
 {
     return ceil_div(threads, WARP) * WARP;
 }
 
-static struct norm_operands operands_of(
-    struct matrix y, struct matrix x, struct matrix gamma, struct matrix scale, float eps)
+static void norm_rows(struct stream *stream, enum cuda_kernel kernel, struct matrix y,
+    struct matrix x, struct matrix gamma, struct matrix scale, float eps)
 {
     struct matrix operands[] = {y, x};
-    int64_t length = gamma.addr ? gamma.cols : x.cols;
+    int32_t width = cuda_run_width(2, operands);
+    struct row_norm args = {
+        gpu_matrix(y), gpu_matrix(x), gpu_matrix(gamma), gpu_matrix(scale), eps, width};
+    int64_t runs = ceil_div(x.cols, width), threads = ceil_div(runs, NORM_HELD / width);
 
-    assert(length <= INT32_MAX);
-    return (struct norm_operands){gpu_matrix(y), gpu_matrix(x), gpu_matrix(gamma),
-        gpu_matrix(scale), eps, (int32_t)length, cuda_run_width(2, operands)};
-}
-
-static void norm_long(
-    struct stream *stream, enum cuda_kernel kernel, const struct norm_operands *of)
-{
-    int64_t blocks = of->x.rows * (of->x.cols / of->length), runs = ceil_div(of->length, of->width);
-    int64_t threads = ceil_div(runs, NORM_HELD / of->width);
-
-    if (threads < LONG_THREADS) threads = least(runs, LONG_THREADS);
+    if (threads < ROW_THREADS) threads = least(runs, ROW_THREADS);
     threads = least(whole_warps(threads), NORM_THREADS);
-    assert(blocks <= INT32_MAX);
+    assert(x.rows <= INT32_MAX && x.cols <= INT32_MAX);
     cuda_launch(
-        stream, kernel, (struct cuda_grid){(uint32_t)blocks, 1, 1, (uint32_t)threads, 0}, of);
-}
-
-static void rms_norm_short(struct stream *stream, const struct norm_operands *of, int32_t lanes)
-{
-    int64_t runs = of->x.cols / of->length, groups = SHORT_THREADS / lanes;
-    int64_t turns = ceil_div(runs, SHORT_RUNS * groups);
-    int64_t slots = ceil_div(runs, SHORT_RUNS * turns);
-    struct rms_norm_short_args args = {*of, lanes, (int32_t)slots};
-
-    assert(of->x.cols <= INT32_MAX);
-    cuda_launch(stream, KERNEL_rms_norm_short,
-        (struct cuda_grid){
-            cuda_blocks(stream, ceil_div(of->x.rows, groups / slots)), 1, 1, SHORT_THREADS, 0},
-        &args);
+        stream, kernel, (struct cuda_grid){(uint32_t)x.rows, 1, 1, (uint32_t)threads, 0}, &args);
 }
 
 void cuda_rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
     struct matrix scale, float eps)
 {
     struct cuda_room room = cuda_room(stream);
-    struct norm_operands of;
-    int32_t lanes = 1;
 
     check_rms_norm(y, x, gamma, scale);
     gamma = cuda_plain(stream, gamma, &room);
     scale = cuda_plain(stream, scale, &room);
-    of = operands_of(y, x, gamma, scale, eps);
-    while (lanes < WARP && lanes * of.width < of.length)
-        lanes *= 2;
-    if (lanes * of.width >= of.length)
-        rms_norm_short(stream, &of, lanes);
-    else
-        norm_long(stream, KERNEL_rms_norm_long, &of);
+    norm_rows(stream, KERNEL_rms_norm, y, x, gamma, scale, eps);
+}
+
+void cuda_rms_norm_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps)
+{
+    norm_rows(stream, KERNEL_rms_norm_add, y, x, gamma, gate, eps);
 }
 
 void cuda_layer_norm(
     struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
 {
     struct cuda_room room = cuda_room(stream);
-    struct norm_operands of;
 
     check_layer_norm(y, x, scale);
     scale = cuda_plain(stream, scale, &room);
-    of = operands_of(y, x, MATRIX_NONE, scale, eps);
-    norm_long(stream, KERNEL_layer_norm, &of);
+    norm_rows(stream, KERNEL_layer_norm, y, x, MATRIX_NONE, scale, eps);
+}
+
+static bool aligned_16(struct matrix m)
+{
+    return (m.addr | (uint64_t)dtype_bytes(m.dtype, m.stride)) % 16 == 0;
+}
+
+void cuda_rms_norm_rope(struct stream *stream, struct matrix x, struct matrix gamma, float eps,
+    struct matrix table, enum rope_layout layout)
+{
+    struct cuda_room room = cuda_room(stream);
+    int64_t pairs = table.cols / 2, heads = x.cols / table.cols, groups, blocks;
+    int32_t width = cuda_run_width(1, &x), lane_bits = 0;
+    struct rms_norm_rope args = {.eps = eps, .heads = (int32_t)heads};
+
+    check_rms_norm_rope(x, gamma, table);
+    assert(x.cols <= INT32_MAX);
+    gamma = cuda_plain(stream, gamma, &room);
+    while ((int64_t)width << lane_bits < pairs)
+        lane_bits++;
+    if (1 << lane_bits <= WARP && pairs % width == 0 && aligned_16(x) && aligned_16(table) &&
+        gamma.addr % 16 == 0) {
+        groups = HEADS_THREADS >> lane_bits;
+        args.lane_bits = lane_bits;
+        args.slots = (int32_t)least(ceil_div(heads, HEADS_AT_ONCE), groups);
+        args.lines = (int32_t)groups / args.slots;
+        blocks = ceil_div(x.rows, args.lines);
+    } else {
+        blocks = ceil_div(x.rows * heads, HEADS_THREADS / WARP);
+    }
+    args.x = gpu_matrix(x);
+    args.gamma = gpu_matrix(gamma);
+    args.table = gpu_matrix(table);
+    cuda_launch(stream,
+        layout == ROPE_HALF ? KERNEL_rms_norm_rope_halves : KERNEL_rms_norm_rope_neighbours,
+        (struct cuda_grid){cuda_blocks(stream, blocks), 1, 1, HEADS_THREADS, 0}, &args);
 }
 
 void cuda_group_moments(struct stream *stream, struct matrix moments, struct matrix x, int64_t run)

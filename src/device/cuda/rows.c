@@ -78,13 +78,18 @@ void cuda_gated_silu(struct stream *stream, struct matrix y, struct matrix a, st
     combine(stream, KERNEL_gated_silu, (struct matrix[]){y, a, b}, MATRIX_NONE, 0, 0);
 }
 
-void cuda_gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x)
+void cuda_gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
+    struct matrix gamma, float eps)
 {
     struct cuda_room room = cuda_room(stream);
 
-    check_gated_add(y, gate, x);
+    check_gated_add(y, gate, x, gamma);
     gate = cuda_plain(stream, gate, &room);
-    combine(stream, KERNEL_gated_add, (struct matrix[]){y, x, y}, gate, 0, 0);
+    gamma = cuda_plain(stream, gamma, &room);
+    if (gamma.addr)
+        cuda_rms_norm_add(stream, y, gate, x, gamma, eps);
+    else
+        combine(stream, KERNEL_gated_add, (struct matrix[]){y, x, y}, gate, 0, 0);
 }
 
 void cuda_blend(struct stream *stream, struct matrix y, float a, struct matrix x, float b)
@@ -156,28 +161,6 @@ void cuda_affine(struct stream *stream, struct matrix y, struct matrix x, struct
 {
     check_affine(y, x, affine);
     activate(stream, y, x, affine, activation);
-}
-
-/* ---- rope ---- */
-
-#define ROPE_HEADS 4 /* of a thread: what it has of the table serves them all */
-
-void cuda_rope(struct stream *stream, struct matrix x, struct matrix table, enum rope_layout layout)
-{
-    int32_t width = cuda_run_width(1, &x);
-    int64_t span = layout == ROPE_HALF ? table.cols / 2 : table.cols;
-    int64_t lanes = least(ceil_div(span, width), ROWS_THREADS), lines = ROWS_THREADS / lanes;
-    int64_t slots = least(ceil_div(x.cols / table.cols, ROPE_HEADS), lines);
-    struct rope args = {
-        gpu_matrix(x), gpu_matrix(table), {(int32_t)lanes, 0, width}, (int32_t)slots};
-
-    check_rope(x, table);
-    assert(x.cols <= INT32_MAX);
-    args.layout.slots = (int32_t)(lines / slots * slots);
-    cuda_launch(stream, layout == ROPE_HALF ? KERNEL_rope_half : KERNEL_rope_interleaved,
-        (struct cuda_grid){
-            cuda_blocks(stream, ceil_div(x.rows, lines / slots)), 1, 1, ROWS_THREADS, 0},
-        &args);
 }
 
 /* ---- moving elements ---- */

@@ -310,7 +310,7 @@ static void attention(
     picture = exec_alloc(x, channels, pixels);
     x->ops->transpose(x->stream, picture, qkv);
     exec_free(x, &qkv);
-    x->ops->gated_add(x->stream, l->hidden, MATRIX_NONE, picture);
+    x->ops->gated_add(x->stream, l->hidden, MATRIX_NONE, picture, MATRIX_NONE, 0);
     exec_free(x, &picture);
 }
 

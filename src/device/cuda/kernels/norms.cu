@@ -7,39 +7,32 @@
 
 #include "device/cuda/kernels/vectors.cuh"
 
-/* Elements [col, col + width) of a run that begins at `first` in its row: normalised, stored. */
-template <bool weighted, int width>
-DEVICE void store_normalised(const norm_operands &args, const operand<width> &y, float *x,
-    int64_t row, int64_t first, int col, float mean, float factor)
-{
-    float weights[width];
-    run<width> r;
+/* ---- a row a block ---- */
 
-    if constexpr (weighted) {
-        load_vector<width>(weights, args.gamma, col, 1);
-#pragma unroll
-        for (int i = 0; i < width; i++)
-            x[i] = x[i] * factor * weights[i];
-    } else {
+enum norm_kind { RMS_NORM, RMS_NORM_ADD, LAYER_NORM };
+
+/* Elements [col, col + width) of a row, of which mean and factor are known; y was `old`. */
+template <norm_kind kind, int width>
+DEVICE void normalise(
+    const row_norm &args, float *x, const float *old, int64_t col, float mean, float factor)
+{
+    float vector[width];
+
+    if constexpr (kind == LAYER_NORM) {
 #pragma unroll
         for (int i = 0; i < width; i++)
             x[i] = (x[i] - mean) * factor;
-    }
-    if (args.scale.at) {
-        bool aligned = runs_aligned<width>(args.scale) && first % width == 0;
-        run<width> scales;
-
-        load_run(scales, args.scale.at, first + col, args.length - col, args.scale.dtype, aligned);
-        widen_run(weights, scales, args.scale.dtype);
+    } else {
+        load_vector<width>(vector, args.gamma, col, 1);
 #pragma unroll
         for (int i = 0; i < width; i++)
-            x[i] *= 1 + weights[i];
+            x[i] = x[i] * factor * vector[i];
     }
-    narrow_run(r, x, y.dtype);
-    store_run(r, y.at, row * y.stride + first + col, args.length - col, y.dtype, y.aligned);
+    load_vector<width>(vector, args.scale, col, kind == RMS_NORM_ADD ? 1 : 0);
+#pragma unroll
+    for (int i = 0; i < width; i++)
+        x[i] = kind == RMS_NORM_ADD ? fmaf(vector[i], x[i], old[i]) : x[i] * (1 + vector[i]);
 }
-
-/* ---- a run a block ---- */
 
 /* A block's elements of one run: those held, and where they and the others are. */
 template <int width, int elements> struct held {
@@ -59,8 +52,10 @@ template <int width, int elements> DEVICE void load_held(held<width, elements> &
                 h.length - h.col - i * h.step, h.from.dtype, h.from.aligned);
 }
 
-/* Of one run of a thread's: (x - mean), or its square. Elements that do not exist count nothing. */
-template <bool squares, int width>
+enum summed { VALUES, SQUARES, SQUARES_ABOUT_MEAN };
+
+/* Of one run of a thread's. Elements that do not exist are 0; about a mean they count nothing. */
+template <summed what, int width>
 DEVICE float sum_run(const run<width> &r, int dtype, int left, float mean)
 {
     float x[width], sum = 0;
@@ -68,15 +63,14 @@ DEVICE float sum_run(const run<width> &r, int dtype, int left, float mean)
     widen_run(x, r, dtype);
 #pragma unroll
     for (int i = 0; i < width; i++) {
-        float off = i < left ? x[i] - mean : 0;
-
-        sum = squares ? fmaf(off, off, sum) : sum + off;
+        if constexpr (what == SQUARES_ABOUT_MEAN) x[i] = i < left ? x[i] - mean : 0;
+        sum = what == VALUES ? sum + x[i] : fmaf(x[i], x[i], sum);
     }
     return sum;
 }
 
 /* The thread's share. */
-template <bool squares, int width, int elements>
+template <summed what, int width, int elements>
 DEVICE float sum_held(const held<width, elements> &h, float mean)
 {
     float sum = 0;
@@ -84,125 +78,298 @@ DEVICE float sum_held(const held<width, elements> &h, float mean)
 
 #pragma unroll
     for (int i = 0; i < h.runs; i++, col += h.step)
-        if (col < h.length) sum += sum_run<squares>(h.kept[i], h.from.dtype, h.length - col, mean);
+        if (col < h.length) sum += sum_run<what>(h.kept[i], h.from.dtype, h.length - col, mean);
     for (; col < h.length; col += h.step) {
         run<width> r;
 
         load_run(r, h.from.at, h.index + col, h.length - col, h.from.dtype, h.from.aligned);
-        sum += sum_run<squares>(r, h.from.dtype, h.length - col, mean);
+        sum += sum_run<what>(r, h.from.dtype, h.length - col, mean);
     }
     return sum;
 }
 
-template <bool centred, int width> DEVICE void norm_block(const norm_operands &args)
+template <norm_kind kind, int width>
+DEVICE void finish_run(const row_norm &args, const operand<width> &y, const run<width> &x_run,
+    int x_dtype, const run<width> &y_run, int64_t row, int64_t col, float mean, float factor)
 {
+    float x[width], old[width];
+
+    widen_run(x, x_run, x_dtype);
+    if constexpr (kind == RMS_NORM_ADD) widen_run(old, y_run, y.dtype);
+    normalise<kind, width>(args, x, old, col, mean, factor);
+    store_cols(x, y, row, col);
+}
+
+/* All that is read is under way before the first of it is summed up. */
+template <norm_kind kind, int width> DEVICE void norm_row(const row_norm &args)
+{
+    constexpr summed squares = kind == LAYER_NORM ? SQUARES_ABOUT_MEAN : SQUARES;
     __shared__ float shared[NORM_THREADS / WARP];
-    uint32_t runs = (uint32_t)(args.x.cols / args.length);
-    int64_t row = blockIdx.x / runs, first = (int64_t)(blockIdx.x % runs) * args.length;
-    operand<width> y = operand_of<width>(args.y);
-    held<width, NORM_HELD> h;
+    int64_t row = blockIdx.x;
+    held<width, NORM_HELD> x, y;
     float mean = 0, factor;
     int col;
 
-    h.from = operand_of<width>(args.x);
-    h.index = row * h.from.stride + first;
-    h.length = args.length;
-    h.col = (int)threadIdx.x * width;
-    h.step = (int)blockDim.x * width;
-    h.from.aligned = h.from.aligned && first % width == 0;
-    y.aligned = y.aligned && first % width == 0;
-    load_held(h);
-    if constexpr (centred) mean = block_sum(sum_held<false>(h, 0), shared) / (float)h.length;
-    factor = block_sum(sum_held<true>(h, mean), shared) / (float)h.length;
+    x.from = operand_of<width>(args.x);
+    y.from = operand_of<width>(args.y);
+    x.index = row * x.from.stride;
+    y.index = row * y.from.stride;
+    x.length = y.length = (int)args.x.cols;
+    x.col = y.col = (int)threadIdx.x * width;
+    x.step = y.step = (int)blockDim.x * width;
+    load_held(x);
+    if constexpr (kind == RMS_NORM_ADD) load_held(y);
+    if constexpr (kind == LAYER_NORM)
+        mean = block_sum(sum_held<VALUES>(x, 0), shared) / (float)x.length;
+    factor = block_sum(sum_held<squares>(x, mean), shared) / (float)x.length;
     factor = 1 / sqrtf(factor + args.eps);
-    col = h.col;
+    col = x.col;
 #pragma unroll
-    for (int i = 0; i < h.runs; i++, col += h.step)
-        if (col < h.length) {
-            float x[width];
+    for (int i = 0; i < x.runs; i++, col += x.step)
+        if (col < x.length)
+            finish_run<kind>(
+                args, y.from, x.kept[i], x.from.dtype, y.kept[i], row, col, mean, factor);
+    for (; col < x.length; col += x.step) {
+        run<width> x_run, y_run;
 
-            widen_run(x, h.kept[i], h.from.dtype);
-            store_normalised<!centred>(args, y, x, row, first, col, mean, factor);
-        }
-    for (; col < h.length; col += h.step) {
-        run<width> r;
-        float x[width];
-
-        load_run(r, h.from.at, h.index + col, h.length - col, h.from.dtype, h.from.aligned);
-        widen_run(x, r, h.from.dtype);
-        store_normalised<!centred>(args, y, x, row, first, col, mean, factor);
+        load_cols(x_run, x.from, row, col);
+        if constexpr (kind == RMS_NORM_ADD) load_cols(y_run, y.from, row, col);
+        finish_run<kind>(args, y.from, x_run, x.from.dtype, y_run, row, col, mean, factor);
     }
 }
 
-KERNEL __launch_bounds__(NORM_THREADS, 2) rms_norm_long(rms_norm_long_args args)
+template <norm_kind kind> DEVICE void norm_rows(const row_norm &args)
 {
-    if (args.of.width == 8)
-        norm_block<false, 8>(args.of);
+    if (args.width == 8)
+        norm_row<kind, 8>(args);
     else
-        norm_block<false, 4>(args.of);
+        norm_row<kind, 4>(args);
+}
+
+KERNEL __launch_bounds__(NORM_THREADS, 2) rms_norm(rms_norm_args args)
+{
+    norm_rows<RMS_NORM>(args.of);
+}
+
+KERNEL __launch_bounds__(NORM_THREADS, 2) rms_norm_add(rms_norm_add_args args)
+{
+    norm_rows<RMS_NORM_ADD>(args.of);
 }
 
 KERNEL __launch_bounds__(NORM_THREADS, 2) layer_norm(layer_norm_args args)
 {
-    if (args.of.width == 8)
-        norm_block<true, 8>(args.of);
-    else
-        norm_block<true, 4>(args.of);
+    norm_rows<LAYER_NORM>(args.of);
 }
 
-/* ---- a run a few lanes ---- */
+/* ---- a head a few lanes: normed, then rotated ---- */
 
-#define RUNS 2 /* loaded at once */
+/*
+ * Part `index` of a head: two runs of its elements, which hold both of each of `width` pairs. In
+ * halves they are as far apart as these. Else pairs lie within runs, and that one is `parts` runs
+ * after the other lets lanes load what lies side by side.
+ */
+struct part {
+    int col[2], left[2]; /* of each run: its first element, and how many there are from it on */
+};
 
-/* Every lane takes part in every exchange, whether it has elements or not. */
-template <int width> DEVICE void rms_norm_lanes(const rms_norm_short_args &args)
+template <bool halves, int width> DEVICE part part_of(int dim, int index)
 {
-    const norm_operands &of = args.of;
-    int lane = (int)threadIdx.x % args.lanes, group = (int)threadIdx.x / args.lanes;
-    int slots = args.slots_of_row, lines = (int)blockDim.x / args.lanes / slots;
-    int slot = group % slots, line = group / slots;
-    int runs = (int)(of.x.cols / of.length), col = lane * width, left = of.length - col;
-    operand<width> y = operand_of<width>(of.y), from = operand_of<width>(of.x);
-
-    from.aligned = from.aligned && (of.length % width == 0 || runs == 1);
-    y.aligned = y.aligned && (of.length % width == 0 || runs == 1);
-    for (int64_t top = (int64_t)blockIdx.x * lines; top < of.x.rows;
-         top += (int64_t)gridDim.x * lines)
-        for (int begin = 0; begin < runs; begin += RUNS * slots) {
-            int64_t row = top + line;
-            run<width> r[RUNS];
-            bool mine[RUNS];
+    int parts = (dim / 2 + width - 1) / width;
+    part p;
 
 #pragma unroll
-            for (int k = 0; k < RUNS; k++) {
-                int64_t first = (int64_t)(begin + k * slots + slot) * of.length;
+    for (int k = 0; k < 2; k++) {
+        p.col[k] = halves ? index * width + k * (dim / 2) : (index + k * parts) * width;
+        p.left[k] = halves ? dim / 2 - index * width : dim - p.col[k];
+    }
+    return p;
+}
 
-                mine[k] = line < lines && row < of.x.rows && first < of.x.cols && left > 0;
-                if (mine[k])
-                    load_run(r[k], from.at, row * from.stride + first + col, left, from.dtype,
-                        from.aligned);
+/* What all heads of a row are rotated by. */
+template <int width> struct rotations {
+    run<width / 2> cosines[2], sines[2];
+};
+
+template <bool halves, int width>
+DEVICE void load_rotations(
+    rotations<width> &v, const gpu_matrix &table, int64_t row, const part &p, bool aligned)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int first = halves ? p.col[0] + k * (width / 2) : p.col[k] / 2;
+        int left = halves ? p.left[0] - k * (width / 2) : p.left[k] / 2;
+        int64_t at = row * table.stride + first;
+
+        load_run(v.cosines[k], table.at, at, left, GPU_F32, aligned);
+        load_run(v.sines[k], table.at, at + table.cols / 2, left, GPU_F32, aligned);
+    }
+}
+
+template <int width>
+DEVICE void load_gamma(float *to, const gpu_matrix &gamma, const part &p, bool aligned)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        run<width> r;
+
+        load_run(r, gamma.at, p.col[k], p.left[k], gamma.dtype, aligned);
+        widen_run(to + k * width, r, gamma.dtype);
+    }
+}
+
+/* Of the head that begins at element `first`. */
+template <int width>
+DEVICE void load_part(run<width> r[2], const operand<width> &x, int64_t first, const part &p)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        load_run(r[k], x.at, first + p.col[k], p.left[k], x.dtype, x.aligned);
+}
+
+template <int width> DEVICE float sum_part(const run<width> r[2], int dtype)
+{
+    return sum_run<SQUARES>(r[0], dtype, width, 0) + sum_run<SQUARES>(r[1], dtype, width, 0);
+}
+
+DEVICE void rotate(float &a, float &b, float cosine, float sine)
+{
+    float old = a;
+
+    a = fmaf(old, cosine, -(b * sine));
+    b = fmaf(b, cosine, old * sine);
+}
+
+/* Normed with gamma and factor, rotated and stored. */
+template <bool halves, int width>
+DEVICE void finish_part(const operand<width> &x, int64_t first, const part &p, run<width> r[2],
+    const float *gamma, const rotations<width> &v, float factor)
+{
+    float values[2 * width];
+
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        widen_run(values + k * width, r[k], x.dtype);
+#pragma unroll
+    for (int i = 0; i < 2 * width; i++)
+        values[i] = values[i] * factor * gamma[i];
+#pragma unroll
+    for (int i = 0; i < width; i++)
+        rotate(values[halves ? i : 2 * i], values[halves ? i + width : 2 * i + 1],
+            word_as_float(v.cosines[i / (width / 2)].words[i % (width / 2)]),
+            word_as_float(v.sines[i / (width / 2)].words[i % (width / 2)]));
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        narrow_run(r[k], values + k * width, x.dtype);
+        store_run(r[k], x.at, first + p.col[k], p.left[k], x.dtype, x.aligned);
+    }
+}
+
+/* Aligned heads of whole runs. Every lane takes part in every exchange, whether it has a part or
+ * not. */
+template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_norm_rope &args)
+{
+    constexpr int width = dtype == GPU_F32 ? 4 : 8;
+    int lanes = 1 << args.lane_bits, lane = (int)threadIdx.x & (lanes - 1);
+    int group = (int)threadIdx.x >> args.lane_bits;
+    int line = group / args.slots, slot = group % args.slots, dim = (int)args.table.cols;
+    bool idle = line >= args.lines || lane * width >= dim / 2;
+    operand<width> x = {args.x.at, args.x.cols, args.x.stride, dtype, true};
+    part p = part_of<halves, width>(dim, lane);
+    rotations<width> v;
+
+    p.left[0] = p.left[1] = width;
+    for (int64_t top = (int64_t)blockIdx.x * args.lines; top < args.x.rows;
+         top += (int64_t)gridDim.x * args.lines) {
+        bool mine = !idle && top + line < args.x.rows;
+        int64_t first = (top + line) * x.stride;
+
+        if (mine) load_rotations<halves>(v, args.table, top + line, p, true);
+        for (int begin = 0; begin < args.heads; begin += HEADS_AT_ONCE * args.slots) {
+            run<width> r[HEADS_AT_ONCE][2];
+            float gamma[2 * width];
+
+#pragma unroll
+            for (int h = 0; h < HEADS_AT_ONCE; h++) {
+                int head = begin + h * args.slots + slot;
+
+                if (mine && head < args.heads) load_part(r[h], x, first + head * dim, p);
             }
+            if (mine) load_gamma<width>(gamma, args.gamma, p, true);
 #pragma unroll
-            for (int k = 0; k < RUNS; k++) {
-                float x[width], sum = mine[k] ? sum_run<true>(r[k], from.dtype, left, 0) : 0;
+            for (int h = 0; h < HEADS_AT_ONCE; h++) {
+                int head = begin + h * args.slots + slot;
+                float sum = sum_part(r[h], dtype);
 
-                for (int mask = args.lanes / 2; mask; mask /= 2)
+                for (int mask = lanes / 2; mask; mask /= 2)
                     sum += shuffle_xor(sum, mask);
-                if (!mine[k]) continue;
-                widen_run(x, r[k], from.dtype);
-                store_normalised<true>(of, y, x, row,
-                    (int64_t)(begin + k * slots + slot) * of.length, col, 0,
-                    1 / sqrtf(sum / (float)of.length + of.eps));
+                if (mine && head < args.heads)
+                    finish_part<halves>(x, first + head * dim, p, r[h], gamma, v,
+                        reciprocal_root(fmaf(sum, 1 / (float)dim, args.eps)));
             }
         }
+    }
 }
 
-KERNEL __launch_bounds__(256, 4) rms_norm_short(rms_norm_short_args args)
+/* Any heads, a warp a head, which it reads twice. The same sums as above, and zeros. */
+template <bool halves, int dtype> DEVICE void norm_rope_warps(const struct rms_norm_rope &args)
 {
-    if (args.of.width == 8)
-        rms_norm_lanes<8>(args);
+    constexpr int width = dtype == GPU_F32 ? 4 : 8;
+    int dim = (int)args.table.cols, warps = (int)blockDim.x / WARP;
+    operand<width> x = {args.x.at, args.x.cols, args.x.stride, dtype, false};
+    int64_t i = (int64_t)blockIdx.x * warps + threadIdx.x / WARP;
+
+    for (; i < args.x.rows * args.heads; i += (int64_t)gridDim.x * warps) {
+        int64_t row = i / args.heads, first = row * x.stride + i % args.heads * dim;
+        float sum = 0, factor;
+
+        for (int index = (int)threadIdx.x % WARP; index * width < dim / 2; index += WARP) {
+            run<width> r[2];
+
+            load_part(r, x, first, part_of<halves, width>(dim, index));
+            sum += sum_part(r, dtype);
+        }
+        factor = reciprocal_root(fmaf(warp_sum(sum), 1 / (float)dim, args.eps));
+        for (int index = (int)threadIdx.x % WARP; index * width < dim / 2; index += WARP) {
+            part p = part_of<halves, width>(dim, index);
+            rotations<width> v;
+            run<width> r[2];
+            float gamma[2 * width];
+
+            load_part(r, x, first, p);
+            load_rotations<halves>(v, args.table, row, p, false);
+            load_gamma<width>(gamma, args.gamma, p, false);
+            finish_part<halves>(x, first, p, r, gamma, v, factor);
+        }
+    }
+}
+
+template <bool halves, int dtype> DEVICE void norm_rope_of(const struct rms_norm_rope &args)
+{
+    if (args.lines)
+        norm_rope_lanes<halves, dtype>(args);
     else
-        rms_norm_lanes<4>(args);
+        norm_rope_warps<halves, dtype>(args);
+}
+
+template <bool halves> DEVICE void norm_rope(const struct rms_norm_rope &args)
+{
+    if (args.x.dtype == GPU_F32)
+        norm_rope_of<halves, GPU_F32>(args);
+    else if (args.x.dtype == GPU_BF16)
+        norm_rope_of<halves, GPU_BF16>(args);
+    else
+        norm_rope_of<halves, GPU_F16>(args);
+}
+
+KERNEL __launch_bounds__(HEADS_THREADS, 3)
+    rms_norm_rope_neighbours(rms_norm_rope_neighbours_args args)
+{
+    norm_rope<false>(args.of);
+}
+
+KERNEL __launch_bounds__(HEADS_THREADS, 3) rms_norm_rope_halves(rms_norm_rope_halves_args args)
+{
+    norm_rope<true>(args.of);
 }
 
 /* ---- groups of channels ---- */
@@ -222,8 +389,8 @@ template <int width> DEVICE void moments_of_run(const group_moments_args &args)
     h.col = (int)threadIdx.x * width;
     h.step = (int)blockDim.x * width;
     load_held(h);
-    mean = block_sum(sum_held<false>(h, 0), shared) / (float)h.length;
-    squares = block_sum(sum_held<true>(h, mean), shared);
+    mean = block_sum(sum_held<VALUES>(h, 0), shared) / (float)h.length;
+    squares = block_sum(sum_held<SQUARES_ABOUT_MEAN>(h, mean), shared);
     if (threadIdx.x == 0) {
         float *moments = (float *)args.moments.at + channel * args.moments.stride + 2 * index;
 

@@ -5,40 +5,58 @@
 #include "device/cuda/kernels/args.h"
 
 #define NORMS_KERNELS(X)                                                                           \
-    X(norms, rms_norm_short)                                                                       \
-    X(norms, rms_norm_long)                                                                        \
+    X(norms, rms_norm)                                                                             \
+    X(norms, rms_norm_add)                                                                         \
     X(norms, layer_norm)                                                                           \
+    X(norms, rms_norm_rope_neighbours)                                                             \
+    X(norms, rms_norm_rope_halves)                                                                 \
     X(norms, group_moments)                                                                        \
     X(norms, group_fold)
 
 #define NORM_HELD 16     /* elements that a thread holds of what it sums up, at most */
 #define NORM_THREADS 512 /* of a block, at most */
 
-/*
- * y = (x - mean) / sqrt(var + eps) * gamma * (1 + scale) for each run of `length` columns, where
- * rms norms take the mean for 0.
- */
-struct norm_operands {
+/* A row a block. */
+struct row_norm {
     struct gpu_matrix y, x, gamma, scale;
     float eps;
-    int32_t length;
     int32_t width; /* as of struct gpu_layout */
 };
 
-/* A run a block. */
-struct rms_norm_long_args {
-    struct norm_operands of;
+/* x / sqrt(mean(x^2) + eps) * gamma * (1 + scale) */
+struct rms_norm_args {
+    struct row_norm of;
 };
 
+/* y + scale * x / sqrt(mean(x^2) + eps) * gamma */
+struct rms_norm_add_args {
+    struct row_norm of;
+};
+
+/* (x - mean) / sqrt(var + eps) * (1 + scale) */
 struct layer_norm_args {
-    struct norm_operands of;
+    struct row_norm of;
 };
 
-/* A run a group of `lanes` lanes, a power of two up to a warp's; groups lie over a row's runs,
- * `slots_of_row` of them, in as many lines as there are groups for. */
-struct rms_norm_short_args {
-    struct norm_operands of;
-    int32_t lanes, slots_of_row;
+/*
+ * Aligned heads of whole runs: a head a group of lanes, 1 << lane_bits of them and a warp at most;
+ * groups lie over a row's heads, `slots` of them, in `lines` lines. Others, where lines is 0: a
+ * head a warp.
+ */
+#define HEADS_AT_ONCE 2 /* that a group loads */
+#define HEADS_THREADS 256
+struct rms_norm_rope {
+    struct gpu_matrix x, gamma, table;
+    float eps;
+    int32_t lane_bits, heads, slots, lines;
+};
+
+struct rms_norm_rope_neighbours_args {
+    struct rms_norm_rope of;
+};
+
+struct rms_norm_rope_halves_args {
+    struct rms_norm_rope of;
 };
 
 /* Mean and sum of squares about it of each run: see compute_ops. A run a block, which holds so

@@ -1,6 +1,6 @@
 /*
- * Kernels over rows without sums: elements by themselves, rotations, and moving elements about. All
- * are limited by memory.
+ * Kernels over rows without sums: elements by themselves, and moving elements about. All are
+ * limited by memory.
  */
 #include "device/cuda/kernels/rows.h"
 
@@ -134,122 +134,6 @@ KERNEL __launch_bounds__(ROWS_THREADS) activate(activate_args args)
         activate_rows<8>(args);
     else
         activate_rows<4>(args);
-}
-
-/* ---- rope ---- */
-
-DEVICE void rotate(float &a, float &b, float cosine, float sine)
-{
-    float old = a;
-
-    a = fmaf(old, cosine, -(b * sine));
-    b = fmaf(b, cosine, old * sine);
-}
-
-#define HEADS 2 /* loaded at once */
-
-/* Of each head, the pairs of neighbours in columns [lane width, (lane + 1) width). */
-template <int width>
-DEVICE void rope_interleaved_row(
-    const struct rope &args, int64_t row, int lane, int slot, int slots)
-{
-    operand<width> x = operand_of<width>(args.x);
-    int dim = (int)args.table.cols, pairs = dim / 2, left = dim - lane * width;
-    int64_t table = row * args.table.stride + lane * (width / 2);
-    bool table_aligned = runs_aligned<width / 2>(args.table) && pairs % (width / 2) == 0;
-    run<width / 2> cosines, sines;
-
-    x.aligned = x.aligned && (dim % width == 0 || dim == x.cols);
-    load_run(cosines, args.table.at, table, left / 2, GPU_F32, table_aligned);
-    load_run(sines, args.table.at, table + pairs, left / 2, GPU_F32, table_aligned);
-    for (int64_t first = slot * dim; first < x.cols; first += HEADS * slots * dim) {
-        int64_t index = row * x.stride + first + lane * width;
-        run<width> r[HEADS];
-
-#pragma unroll
-        for (int h = 0; h < HEADS; h++)
-            if (first + h * slots * dim < x.cols)
-                load_run(r[h], x.at, index + h * slots * dim, left, x.dtype, x.aligned);
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            float both[width];
-
-            if (first + h * slots * dim >= x.cols) continue;
-            widen_run(both, r[h], x.dtype);
-#pragma unroll
-            for (int i = 0; i < width / 2; i++)
-                rotate(both[2 * i], both[2 * i + 1], word_as_float(cosines.words[i]),
-                    word_as_float(sines.words[i]));
-            narrow_run(r[h], both, x.dtype);
-            store_run(r[h], x.at, index + h * slots * dim, left, x.dtype, x.aligned);
-        }
-    }
-}
-
-/* Of each head, columns [lane width, (lane + 1) width) of its halves. */
-template <int width>
-DEVICE void rope_half_row(const struct rope &args, int64_t row, int lane, int slot, int slots)
-{
-    operand<width> x = operand_of<width>(args.x);
-    int dim = (int)args.table.cols, pairs = dim / 2, left = pairs - lane * width;
-    int64_t table = row * args.table.stride + lane * width;
-    bool table_aligned = runs_aligned<width>(args.table) && pairs % width == 0;
-    run<width> cosines, sines;
-
-    x.aligned = x.aligned && pairs % width == 0;
-    load_run(cosines, args.table.at, table, left, GPU_F32, table_aligned);
-    load_run(sines, args.table.at, table + pairs, left, GPU_F32, table_aligned);
-    for (int64_t first = slot * dim; first < x.cols; first += slots * dim) {
-        int64_t index = row * x.stride + first + lane * width;
-        run<width> r, s;
-        float a[width], b[width];
-
-        load_run(r, x.at, index, left, x.dtype, x.aligned);
-        load_run(s, x.at, index + pairs, left, x.dtype, x.aligned);
-        widen_run(a, r, x.dtype);
-        widen_run(b, s, x.dtype);
-#pragma unroll
-        for (int i = 0; i < width; i++)
-            rotate(a[i], b[i], word_as_float(cosines.words[i]), word_as_float(sines.words[i]));
-        narrow_run(r, a, x.dtype);
-        narrow_run(s, b, x.dtype);
-        store_run(r, x.at, index, left, x.dtype, x.aligned);
-        store_run(s, x.at, index + pairs, left, x.dtype, x.aligned);
-    }
-}
-
-template <bool halves, int width> DEVICE void rope_rows(const struct rope &args)
-{
-    int lanes = args.layout.lanes, line = (int)threadIdx.x / lanes;
-    int slots = args.slots_of_row, rows = args.layout.slots / slots;
-    int span = (int)args.table.cols / (halves ? 2 : 1);
-    int64_t row = (int64_t)blockIdx.x * rows + line / slots;
-
-    if (line >= args.layout.slots) return;
-    for (; row < args.x.rows; row += (int64_t)gridDim.x * rows)
-        for (int lane = (int)threadIdx.x % lanes; lane * width < span; lane += lanes)
-            if constexpr (halves)
-                rope_half_row<width>(args, row, lane, line % slots, slots);
-            else
-                rope_interleaved_row<width>(args, row, lane, line % slots, slots);
-}
-
-template <bool halves> DEVICE void rope(const struct rope &args)
-{
-    if (args.layout.width == 8)
-        rope_rows<halves, 8>(args);
-    else
-        rope_rows<halves, 4>(args);
-}
-
-KERNEL __launch_bounds__(ROWS_THREADS) rope_interleaved(rope_interleaved_args args)
-{
-    rope<false>(args.of);
-}
-
-KERNEL __launch_bounds__(ROWS_THREADS) rope_half(rope_half_args args)
-{
-    rope<true>(args.of);
 }
 
 /* ---- moving elements ---- */

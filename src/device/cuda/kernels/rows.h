@@ -11,8 +11,6 @@
     X(rows, blend)                                                                                 \
     X(rows, guide)                                                                                 \
     X(rows, activate)                                                                              \
-    X(rows, rope_interleaved)                                                                      \
-    X(rows, rope_half)                                                                             \
     X(rows, transpose)                                                                             \
     X(rows, move_patches)
 
@@ -50,22 +48,6 @@ struct activate_args {
     struct gpu_matrix y, x, affine;
     struct gpu_layout layout;
     int32_t activation;
-};
-
-/* Lanes lie over a head: over all of it, or if in halves over each of them. Slots lie over heads,
- * in lines of rows. */
-struct rope {
-    struct gpu_matrix x, table;
-    struct gpu_layout layout;
-    int32_t slots_of_row;
-};
-
-struct rope_interleaved_args {
-    struct rope of;
-};
-
-struct rope_half_args {
-    struct rope of;
 };
 
 #define TRANSPOSE_TILE 64

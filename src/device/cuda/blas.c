@@ -274,10 +274,8 @@ bool cuda_blas_multiply(
 
 /* ---- opening ---- */
 
-static const struct symbol {
-    const char *name;
-    size_t offset; /* in struct calls */
-} symbols[] = {{"cublasLtGetVersion", offsetof(struct calls, version)},
+static const struct cuda_symbol symbols[] = {
+    {"cublasLtGetVersion", offsetof(struct calls, version)},
 #define SYMBOL(member, symbol, parameters) {#symbol, offsetof(struct calls, member)},
     CALLS(SYMBOL)
 #undef SYMBOL
@@ -286,27 +284,22 @@ static const struct symbol {
 /* False, and nothing is left open, if it cannot be used. */
 static bool open_library(struct cuda_blas *blas, const char *file)
 {
+    const char *missing;
     size_t version;
 
-    blas->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    blas->library =
+        cuda_library_open(file, symbols, sizeof symbols / sizeof *symbols, &blas->calls, &missing);
     if (!blas->library) return false;
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *function = dlsym(blas->library, symbols[i].name);
-
-        if (!function) goto unusable;
-        memcpy((char *)&blas->calls + symbols[i].offset, &function, sizeof function);
-    }
     /* One for a newer driver than there is fails here. */
-    if (blas->calls.create(&blas->handle)) goto unusable;
+    if (blas->calls.create(&blas->handle)) {
+        dlclose(blas->library);
+        blas->library = NULL;
+        return false;
+    }
     version = blas->calls.version();
     snprintf(blas->name, sizeof blas->name, "cuBLASLt %d.%d", (int)(version / 10000),
         (int)(version / 100 % 100));
     return true;
-
-unusable:
-    dlclose(blas->library);
-    blas->library = NULL;
-    return false;
 }
 
 /* Products as a transformer has them, whatever the workspace holds: kernels are loaded to the card

@@ -1,43 +1,50 @@
-/* Opening the CUDA driver's library, and its results in words. */
+/* Opening the CUDA driver's library, or another, and its results in words. */
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>
-#include <stddef.h>
 #include <string.h>
 
-static const struct symbol {
-    const char *name;
-    size_t offset; /* in struct cuda_driver */
-} symbols[] = {
+static const struct cuda_symbol symbols[] = {
 #define SYMBOL(member, symbol, parameters, arguments)                                              \
     {#symbol, offsetof(struct cuda_driver, member)},
     CUDA_DRIVER_CALLS(SYMBOL)
 #undef SYMBOL
 };
 
+void *cuda_library_open(const char *file, const struct cuda_symbol *wanted, size_t count,
+    void *calls, const char **missing)
+{
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+
+    *missing = NULL;
+    for (size_t i = 0; library && i < count; i++) {
+        void *function = dlsym(library, wanted[i].name);
+
+        if (!function) {
+            *missing = wanted[i].name;
+            dlclose(library);
+            return NULL;
+        }
+        memcpy((char *)calls + wanted[i].offset, &function, sizeof function);
+    }
+    return library;
+}
+
 enum shoal_status cuda_driver_open(
     struct cuda_driver *driver, const char *library, struct shoal_error *error)
 {
-    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    const char *missing;
 
-    if (!handle)
+    if (cuda_library_open(library, symbols, sizeof symbols / sizeof *symbols, driver, &missing))
+        return SHOAL_OK;
+    if (!missing)
         FAIL(error, SHOAL_E_DEVICE,
             "no NVIDIA driver (%s) on this machine; one for CUDA 12 or newer would do, or the CPU "
             "device",
             library);
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *function = dlsym(handle, symbols[i].name);
-
-        if (!function) {
-            dlclose(handle);
-            FAIL(error, SHOAL_E_DEVICE,
-                "the NVIDIA driver (%s) is too old: it has no %s; one for CUDA 12 or newer would "
-                "do",
-                library, symbols[i].name);
-        }
-        memcpy((char *)driver + symbols[i].offset, &function, sizeof function);
-    }
-    return SHOAL_OK;
+    FAIL(error, SHOAL_E_DEVICE,
+        "the NVIDIA driver (%s) is too old: it has no %s; one for CUDA 12 or newer would do",
+        library, missing);
 }
 
 enum shoal_status cuda_check(

@@ -9,6 +9,22 @@
 
 #include "base/error.h"
 
+#include <stddef.h>
+
+/* ---- libraries that are opened when they are asked for, this one and those beside it ---- */
+
+struct cuda_symbol {
+    const char *name;
+    size_t offset; /* of its pointer, in a struct of calls */
+};
+
+/* Opens the library and fills `calls`. NULL, and nothing is open, if it has no `*missing`, or if
+ * that is NULL: then dlerror says why. */
+void *cuda_library_open(const char *file, const struct cuda_symbol *symbols, size_t count,
+    void *calls, const char **missing);
+
+/* ---- the driver ---- */
+
 typedef int CUresult;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;

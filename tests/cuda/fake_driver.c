@@ -637,9 +637,10 @@ void fake_driver_open(struct cuda_driver *driver, const struct fake_driver_optio
     if (!o->card_bytes) o->card_bytes = (uint64_t)8 << 30;
     if (!o->name) o->name = "Emulated";
     fake_streams_open(o->pace, o->seed);
-    /* cuBLASLt calls the real driver, if there is one, and knows nothing of this one's memory.
-     * Tests that have a fake of it too say so before. */
+    /* NVIDIA's libraries call the real driver, if there is one, and know nothing of this one's
+     * memory. Tests that have a fake of theirs too say so before. */
     setenv("SHOAL_CUDA_MULTIPLY", "own", 0);
+    setenv("SHOAL_CUDA_ATTENTION", "own", 0);
     current = NULL;
 #define FILL(member, symbol, parameters, arguments) driver->member = call_##member;
     CUDA_DRIVER_CALLS(FILL)

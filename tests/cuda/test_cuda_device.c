@@ -531,10 +531,11 @@ static void test_overhead(void **state)
 
     (void)state;
     print_message("%s, sm_%d: %llu MiB, %llu free, %llu taken beside the arena (%llu by the "
-                  "driver's count), multiplying by %s\n",
+                  "driver's count), multiplying by %s, "
+                  "attending by %s\n",
         info.name, info.sm, (unsigned long long)info.card_bytes >> 20,
         (unsigned long long)info.free_bytes >> 20, (unsigned long long)info.overhead_bytes >> 20,
-        (unsigned long long)cuda_process_bytes(device) >> 20, info.multiplies);
+        (unsigned long long)cuda_process_bytes(device) >> 20, info.multiplies, info.attends);
     device_destroy(&device);
 }
 

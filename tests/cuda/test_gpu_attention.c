@@ -222,13 +222,18 @@ static void test_times(void **state)
         {DTYPE_BF16, 4096, 4096, 256, 16, 16, 0, false},
         {DTYPE_BF16, 320, 320, 64, 3, 3, 0, false}, /* shoal-mini */
         {DTYPE_F32, 1024, 1024, 128, 4, 4, 0, false},
+        /* Tails and grouped queries: cuDNN's, if SHOAL_CUDA_ATTENTION says so. */
+        {DTYPE_BF16, 2112, 4200, 128, 30, 30, 0, false},
+        {DTYPE_BF16, 1000, 777, 128, 32, 8, 0, false},
+        {DTYPE_BF16, 513, 1025, 64, 6, 2, 0, false},
     };
 
     (void)state;
     if (!gpu.real) skip();
     for (int c = 0; c < CARD_COUNT; c++) {
         pretend(&cards[c]);
-        printf("  %d KiB of shared memory\n", cards[c].shared_kib);
+        printf("  %d KiB of shared memory, %s\n", cards[c].shared_kib,
+            cuda_info(gpu_device()).attends);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             if (cards[c].sm >= 80 || shapes[i].dtype == DTYPE_F16) time_it(shapes[i]);
     }

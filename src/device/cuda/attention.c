@@ -1,4 +1,5 @@
-/* Attention: which kernel does it. See kernels/attention.cu. */
+/* Attention: which kernel does it, cuDNN's or one of ours. See kernels/attention.cu. */
+#include "device/cuda/cudnn.h"
 #include "device/cuda/internal.h"
 
 #include <float.h>
@@ -71,6 +72,7 @@ void cuda_attention(struct stream *stream, struct matrix out, struct matrix q, s
         cuda_launch(stream, KERNEL_attention_any, grid, &args);
         return;
     }
+    if (!causal && cuda_cudnn_attend(stream, out, q, k, v, heads, kv_heads, scale)) return;
     grid.x = (uint32_t)ceil_div(q.rows, variant->queries);
     /* Blocks start in this order: those that share keys and values do so in the cache as well. */
     grid.y = (uint32_t)(heads / kv_heads);

@@ -27,6 +27,7 @@ struct cuda_info {
     uint64_t overhead_bytes; /* that the process takes on the card beside the arena */
     uint64_t host_bytes;     /* that the driver and libraries take of the process's memory */
     const char *multiplies;  /* "cuBLASLt 13.0" or "own kernels" */
+    const char *attends;     /* "cuDNN 9.15" or "own kernels" */
 };
 struct cuda_info cuda_info(const struct device *device);
 

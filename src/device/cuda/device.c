@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/size.h"
 #include "device/cuda/blas.h"
+#include "device/cuda/cudnn.h"
 #include "device/cuda/nvml.h"
 
 #include <stdio.h>
@@ -176,6 +177,7 @@ static void close_context(struct cuda_device *cuda)
 
     arena_give_back(cuda);
     cuda_clock_close(cuda);
+    cuda_cudnn_close(&cuda->cudnn);
     cuda_blas_close(&cuda->blas);
     if (cuda->workspace) driver->memory_free(cuda->workspace);
     cuda_kernels_unload(cuda);
@@ -287,7 +289,8 @@ static enum shoal_status take_overhead(struct cuda_device *cuda, struct shoal_er
         "reserving the card's workspace", error));
     cuda->workspace = workspace;
     cuda->workspace_bytes = WORKSPACE_BYTES;
-    return cuda_blas_open(cuda, error);
+    TRY(cuda_blas_open(cuda, error));
+    return cuda_cudnn_open(cuda, error);
 }
 
 /*
@@ -403,6 +406,7 @@ struct cuda_info cuda_info(const struct device *device)
         .overhead_bytes = cuda->overhead_bytes,
         .host_bytes = cuda->host_bytes,
         .multiplies = cuda_blas_name(cuda->blas),
+        .attends = cuda_cudnn_name(cuda->cudnn),
     };
 }
 

@@ -16,7 +16,8 @@ enum cuda_kernel {
         KERNEL_COUNT
 };
 
-struct cuda_blas; /* cuBLASLt, opened; blas.h */
+struct cuda_blas;  /* cuBLASLt, opened; blas.h */
+struct cuda_cudnn; /* cuDNN, opened; cudnn.h */
 
 #define CUDA_MAX_MODULES 16
 
@@ -30,12 +31,13 @@ struct cuda_device {
     CUmodule modules[CUDA_MAX_MODULES];
     int modules_loaded;
     CUfunction functions[KERNEL_COUNT];
-    struct cuda_blas *blas; /* NULL: our own kernels multiply */
-    struct cuda_nvml *nvml; /* NULL: not there */
-    char name[96];          /* "NVIDIA GeForce RTX 4060" */
-    int32_t sm;             /* 75, 80, 86, 89, 90, 100, 120 */
-    int32_t processors;     /* multiprocessors */
-    int32_t shared_bytes;   /* most that a block may have, when asked for */
+    struct cuda_blas *blas;   /* NULL: our own kernels multiply */
+    struct cuda_cudnn *cudnn; /* NULL: they attend */
+    struct cuda_nvml *nvml;   /* NULL: not there */
+    char name[96];            /* "NVIDIA GeForce RTX 4060" */
+    int32_t sm;               /* 75, 80, 86, 89, 90, 100, 103, 120 */
+    int32_t processors;       /* multiprocessors */
+    int32_t shared_bytes;     /* most that a block may have, when asked for */
     uint64_t card_bytes;
     uint64_t free_bytes;     /* before anything was taken */
     uint64_t host_bytes;     /* that the driver and libraries took of the process's memory */

@@ -263,3 +263,29 @@ void pool_run(
         cond_wait(&pool->done, &pool->mutex);
     mutex_unlock(&pool->mutex);
 }
+
+/* Long enough that handing one out takes no time beside it, and short of what memcpy writes past
+ * the caches: a ring that they hold is read from there. */
+#define PIECE_BYTES ((uint64_t)128 << 10)
+
+struct pool_copying {
+    char *to;
+    const char *from;
+    uint64_t bytes;
+};
+
+static void copy_piece(void *arg, int64_t index, int worker)
+{
+    const struct pool_copying *c = arg;
+    const uint64_t at = (uint64_t)index * PIECE_BYTES, left = c->bytes - at;
+
+    (void)worker;
+    memcpy(c->to + at, c->from + at, left < PIECE_BYTES ? left : PIECE_BYTES);
+}
+
+void pool_copy(struct pool *pool, void *to, const void *from, uint64_t bytes)
+{
+    struct pool_copying c = {to, from, bytes};
+
+    pool_run(pool, (int64_t)((bytes + PIECE_BYTES - 1) / PIECE_BYTES), copy_piece, &c);
+}

@@ -62,4 +62,7 @@ int pool_workers(const struct pool *pool);
 void pool_run(struct pool *pool, int64_t count, void (*body)(void *arg, int64_t index, int worker),
     void *arg);
 
+/* memcpy by all of a pool's workers: one core copies less than the memory gives. */
+void pool_copy(struct pool *pool, void *to, const void *from, uint64_t bytes);
+
 #endif

@@ -73,6 +73,8 @@ static void note_settings(const struct bench_figures *f, json_t *notes, bool *fa
 /* Of a card, what it makes no use of. */
 static void note_card(const struct bench_figures *f, json_t *notes, bool *failed)
 {
+    const bool bounces =
+        f->plan->slots && (f->request->pin == SHOAL_PIN_STAGING || f->loop.stats.unpinned.status);
     char size[SIZE_TEXT_BYTES];
 
     if (f->capped)
@@ -80,7 +82,7 @@ static void note_card(const struct bench_figures *f, json_t *notes, bool *failed
             json_sprintf("%s has %s free: more of --vram has no effect", f->target->name,
                 size_format(size, f->request->vram_bytes)),
             failed);
-    if (f->request->threads && !f->plan->packed_count)
+    if (f->request->threads && !f->plan->packed_count && !bounces)
         json_append(notes,
             json_string("--threads has no effect: a card computes, and nothing is packed here"),
             failed);

@@ -236,13 +236,13 @@ static enum shoal_status phase_input(struct shoal_plan *plan, enum shoal_phase p
     return SHOAL_OK;
 }
 
-struct rates plan_running_rates(const struct rates *rates, int threads)
+struct rates plan_running_rates(const struct rates *rates, const struct target *target, int threads)
 {
     struct rates running = *rates;
 
     /* Of published ones it is that part's already. */
     if (rates->origin != RATES_PUBLISHED)
-        running.pack_bytes *= (double)intake_packers(threads) / threads;
+        running.pack_bytes *= (double)intake_workers(threads, target->card) / threads;
     return running;
 }
 
@@ -252,7 +252,7 @@ static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
 {
     const struct job *job = &plan->job;
     struct plan_input inputs[SHOAL_PHASES];
-    const struct rates rates = plan_running_rates(&plan->rates, job_threads(job));
+    const struct rates rates = plan_running_rates(&plan->rates, &plan->target, job_threads(job));
     const struct plan_limits limits = {
         .vram_bytes = job->request.vram_bytes,
         .ram_bytes = job->request.ram_bytes,

@@ -88,7 +88,8 @@ enum shoal_status plan_block_forms(const struct block *block, const struct cargo
     struct plan_block_input *input, struct shoal_error *error) SHOAL_CHECKED;
 
 /* Of a machine's rates, those of a run: what packs while it loads has a part of the cores only. */
-struct rates plan_running_rates(const struct rates *rates, int threads);
+struct rates plan_running_rates(
+    const struct rates *rates, const struct target *target, int threads);
 
 /* Those of the settings of the ring that are not left to the plan, as a sentence about them begins:
  * "--buffer has"; NULL: neither is. */

@@ -15,9 +15,14 @@
 
 /* One core packs 2 to 4 GB/s (BENCH.md). A quarter of the threads, up to four, keep up with a
  * drive, and while the first walk waits for the drive most threads have nothing to compute anyway.
- */
-#define MOST_PACKERS 4
-#define THREADS_A_PACKER 4
+ * Where a card computes none ever has: half of them, as two that share a core copy no more than
+ * one, up to eight, which copy the 7 GB/s of one eight times. */
+#define MOST_WORKERS 4
+#define MOST_WORKERS_OF_CARDS 8
+
+/* Chunks that bounce at once: giving several threads something to do takes some of the time in
+ * which they copy one, but meanwhile nobody looks after the drive's reads. */
+#define MOST_BOUNCED 8
 
 /* A chunk that is read, waits to be copied, or is being copied. */
 struct arrival {
@@ -62,6 +67,7 @@ struct intake_state {
     uint64_t read_bytes;
     uint64_t arrived;     /* visits before this one have been accepted whole */
     struct checksum *sum; /* of the tensor that is being looked at */
+    struct pool *pool;    /* packs and bounces; made when it is needed */
     struct cargo_packer packer;
     char reads[64]; /* how files are read */
 };
@@ -141,11 +147,12 @@ void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream)
     pass_packed(s);
 }
 
-int intake_packers(int threads)
+int intake_workers(int threads, bool card)
 {
-    int packers = threads / THREADS_A_PACKER;
+    const int most = card ? MOST_WORKERS_OF_CARDS : MOST_WORKERS;
+    const int workers = threads / (card ? 2 : 4);
 
-    return packers < 1 ? 1 : packers > MOST_PACKERS ? MOST_PACKERS : packers;
+    return workers < 1 ? 1 : workers > most ? most : workers;
 }
 
 /* ---- reading ---- */
@@ -188,6 +195,12 @@ static bool stage(struct intake_state *s, uint64_t bytes, uint64_t *begin)
     if (s->head + bytes <= end) return true;
     *begin = 0;
     return s->head > arrival_at(s, oldest)->begin && bytes <= arrival_at(s, oldest)->begin;
+}
+
+/* Whether the chunk comes from its block's image. */
+static bool is_bounced(const struct intake_state *s, const struct arrival *a)
+{
+    return s->setup.kept[a->position] && a->staged && !a->packs;
 }
 
 static uint64_t largest_chunk(const struct cargo *cargo)
@@ -256,11 +269,8 @@ static enum shoal_status issue(struct intake_state *s, struct shoal_error *error
         if (!place(s, position, chunk, a)) return SHOAL_OK;
         s->read_chunk++;
         s->issued++;
-        a->complete = s->setup.kept[position] && a->staged && !a->packs;
-        if (a->complete) {
-            memcpy(a->to, image_of(s, position) + chunk->at, chunk->bytes);
-            continue;
-        }
+        a->complete = is_bounced(s, a); /* there is nothing to read */
+        if (a->complete) continue;
         TRY(reader_submit(s->reader,
             &(struct read){.file = chunk->file,
                 .offset = chunk->offset,
@@ -283,8 +293,6 @@ static enum shoal_status check_arrival(
 
     if (a->visit < (uint64_t)s->setup.visits.first)
         TRY(cargo_check(cargo, chunk, a->to, s->sum, error));
-    else if (s->setup.kept[a->position])
-        return SHOAL_OK; /* from its image */
     else
         TRY(cargo_check_again(cargo, chunk, a->to, error));
     if (a->chunk == cargo->chunk_count - 1) TRY(file_check_unchanged(chunk->file, error));
@@ -308,28 +316,83 @@ static bool acceptable(const struct intake_state *s)
            (!s->spare_used && s->setup.device->ops->event_happened(s->spare_copied));
 }
 
-/* held, but not while it looks and packs. Hands out the next chunk, which is acceptable. */
+static enum shoal_status make_pool(struct intake_state *s, struct shoal_error *error)
+{
+    const bool card = s->setup.device->ops->host_register != NULL;
+
+    if (s->pool) return SHOAL_OK;
+    return pool_create(&s->pool, intake_workers(s->setup.threads, card), error);
+}
+
+static enum shoal_status look_and_pack(
+    struct intake_state *s, const struct arrival *a, struct shoal_error *error)
+{
+    const struct cargo *cargo = &s->setup.cargos[a->position];
+
+    TRY(check_arrival(s, a, error));
+    if (!a->packs) return SHOAL_OK;
+    TRY(make_pool(s, error));
+    s->packer.pool = s->pool;
+    return cargo_pack(
+        cargo, &cargo->chunks[a->chunk], a->to, &s->packer, image_of(s, a->position), error);
+}
+
+/* held. How many of the next chunks bounce at once, into the bytes from the first one's on: not
+ * more than half of the ring, so that others are copied to the device meanwhile. */
+static uint64_t count_bounced(const struct intake_state *s, uint64_t *bytes)
+{
+    const struct arrival *first = arrival_at(s, s->accepted);
+    uint64_t count = 0;
+
+    *bytes = 0;
+    while (count < MOST_BOUNCED && s->accepted + count < s->issued) {
+        const struct arrival *a = arrival_at(s, s->accepted + count);
+        uint64_t more = s->setup.cargos[a->position].chunks[a->chunk].bytes;
+
+        if (!is_bounced(s, a) || a->visit != first->visit || a->to != first->to + *bytes) break;
+        if (count && 2 * (*bytes + more) > s->setup.staging_bytes) break;
+        *bytes += more;
+        count++;
+    }
+    return count;
+}
+
+static enum shoal_status bounce(
+    struct intake_state *s, const struct arrival *a, uint64_t bytes, struct shoal_error *error)
+{
+    TRY(make_pool(s, error));
+    pool_copy(s->pool, a->to,
+        image_of(s, a->position) + s->setup.cargos[a->position].chunks[a->chunk].at, bytes);
+    return SHOAL_OK;
+}
+
+/* ---- handing out ---- */
+
+/* held, but not while it looks, packs and copies. Hands out the next chunk, which is acceptable, or
+ * some that bounce. */
 static enum shoal_status accept(struct intake *intake, struct shoal_error *error)
 {
     struct intake_state *s = intake->state;
-    const struct arrival *a = arrival_at(s, s->accepted);
-    const struct cargo *cargo = &s->setup.cargos[a->position];
-    const struct cargo_chunk *chunk = &cargo->chunks[a->chunk];
+    const struct arrival *first = arrival_at(s, s->accepted);
+    uint64_t bytes;
+    const uint64_t bounced = count_bounced(s, &bytes);
+    const uint64_t end = s->accepted + (bounced ? bounced : 1);
     enum shoal_status status;
 
-    if (begins_spare(s, a)) s->spare_used = true;
+    if (begins_spare(s, first)) s->spare_used = true;
     mutex_unlock(&intake->mutex);
-    status = check_arrival(s, a, error);
-    if (!status && a->packs)
-        status = cargo_pack(cargo, chunk, a->to, &s->packer, image_of(s, a->position), error);
+    status = bounced ? bounce(s, first, bytes, error) : look_and_pack(s, first, error);
     mutex_lock(&intake->mutex);
     if (status) return status;
-    s->accepted++;
-    if (a->chunk == cargo->chunk_count - 1) s->arrived = a->visit + 1;
+    for (; s->accepted < end; s->accepted++) {
+        const struct arrival *a = arrival_at(s, s->accepted);
+        const struct cargo *cargo = &s->setup.cargos[a->position];
+
+        if (a->chunk == cargo->chunk_count - 1) s->arrived = a->visit + 1;
+        if (!bounced) s->read_bytes += cargo->chunks[a->chunk].bytes;
+    }
     pass_packed(s);
     snprintf(s->reads, sizeof s->reads, "%s", reader_describe(s->reader));
-    if (!s->setup.kept[a->position] || a->visit < (uint64_t)s->setup.visits.first)
-        s->read_bytes += chunk->bytes;
     s->setup.arrived(s->setup.user);
     return SHOAL_OK;
 }
@@ -508,7 +571,7 @@ static enum shoal_status start_pins(struct intake *intake, struct shoal_error *e
     return pins_open(&s->pins, error);
 }
 
-static enum shoal_status create_packer(struct intake_state *s, struct shoal_error *error)
+static enum shoal_status create_spare_event(struct intake_state *s, struct shoal_error *error)
 {
     const struct device_ops *ops = s->setup.device->ops;
     bool packs = false;
@@ -516,8 +579,7 @@ static enum shoal_status create_packer(struct intake_state *s, struct shoal_erro
     for (int32_t i = 0; i < s->setup.visits.block_count; i++)
         packs = packs || s->setup.cargos[i].packs;
     if (!packs) return SHOAL_OK;
-    TRY(ops->event_create(s->setup.device, &s->spare_copied, error));
-    return pool_create(&s->packer.pool, intake_packers(s->setup.threads), error);
+    return ops->event_create(s->setup.device, &s->spare_copied, error);
 }
 
 /* As many as the staging ring holds, and some for the RAM tier; a run's last chunk may be small. */
@@ -547,7 +609,7 @@ enum shoal_status intake_open(
     cond_init(&intake->changed);
     TRY_OR_FAIL(reserve(s, error));
     TRY_OR_FAIL(create_arrivals(s, error));
-    TRY_OR_FAIL(create_packer(s, error));
+    TRY_OR_FAIL(create_spare_event(s, error));
     TRY_OR_FAIL(reader_create(&s->reader, setup->backend, DEPTH, error));
     TRY_OR_FAIL(start_pins(intake, error));
     TRY_OR_FAIL(thread_start(&s->thread, read_ahead, intake, error));
@@ -587,7 +649,7 @@ void intake_close(struct intake *intake)
     for (uint64_t i = 0; s->arrivals && i < s->room; i++)
         if (s->arrivals[i].copied) s->setup.device->ops->event_destroy(&s->arrivals[i].copied);
     if (s->spare_copied) s->setup.device->ops->event_destroy(&s->spare_copied);
-    pool_destroy(&s->packer.pool);
+    pool_destroy(&s->pool);
     mem_free(s->arrivals);
     mem_free(s->spans);
     mem_free(s->span_of);

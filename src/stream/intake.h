@@ -11,8 +11,9 @@
  * way while it packs.
  *
  * Where a device copies from pinned memory only at full rate, the staging ring is pinned, and the
- * images too, ahead of the reads into them (pins.h). An image that could not be pinned goes through
- * the ring, chunk by chunk, in every walk but the first, unless it is packed.
+ * images too, ahead of the reads into them (pins.h). An image that could not be pinned bounces: it
+ * goes through the ring, in every walk but the first, unless it is packed. Several threads copy it
+ * there, or the link would wait for one core.
  *
  * One mutex guards the intake and the streamer that takes from it. Functions that say `held` expect
  * it held.
@@ -35,7 +36,7 @@ struct intake_setup {
     uint64_t staging_bytes; /* >= the largest chunk, if any block is not kept */
     enum reader_backend backend;
     enum shoal_pin pin;
-    int threads;                 /* of which a part may pack */
+    int threads;                 /* of which a part may pack or bounce */
     struct trace *trace;         /* may be NULL */
     void (*arrived)(void *user); /* held: more chunks are there, or reading failed */
     void *user;
@@ -69,8 +70,9 @@ const char *intake_image(struct intake *intake, uint64_t visit);
 /* held: its copy has been given to `stream`. */
 void intake_image_taken(struct intake *intake, uint64_t visit, struct stream *stream);
 
-/* How many of so many threads pack: enough for a drive, too few to be missed by the arithmetic. */
-int intake_packers(int threads);
+/* How many of so many threads pack, and copy what bounces: too few to be missed by the arithmetic,
+ * unless a card does that. */
+int intake_workers(int threads, bool card);
 
 /* held: the thread looks again whether there is room. After copies have been given. */
 void intake_kick(struct intake *intake);

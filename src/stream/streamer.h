@@ -33,7 +33,7 @@ struct streamer_setup {
     const struct pass *pass;
     const struct streamer_place *places; /* [pass->count] */
     const struct packing *packing;       /* of plain blocks that cross packed; may be NULL */
-    int threads;                         /* of the machine, a part of which may pack */
+    int threads;                         /* of the machine, a part of which may pack or copy */
     uint64_t ring_bytes;                 /* >= the largest block that crosses it; 0 if none does */
     uint64_t unpack_bytes;  /* >= the largest block that is unpacked at use; 0 if none is */
     uint64_t staging_bytes; /* of host memory; >= the largest chunk that is not kept */

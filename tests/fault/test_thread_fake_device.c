@@ -248,11 +248,16 @@ static void compare(const struct noise_model *m, int index, char **seen)
     }
 }
 
+struct loading {
+    enum shoal_pin pin;
+    enum reader_backend backend;
+    int threads;
+};
+
 /* Nothing is looked at before all is given: the device is as late as it can be. Returns what was
  * pinned. */
 static uint64_t walk_late_with(struct noise_model *m, const struct streamer_place *places,
-    uint64_t ring_bytes, uint64_t staging_bytes, struct fake_options options, enum shoal_pin pin,
-    enum reader_backend backend)
+    uint64_t ring_bytes, uint64_t staging_bytes, struct fake_options options, struct loading how)
 {
     uint64_t pinned;
     char *seen[WALKS * (BLOCKS + 1)][2];
@@ -261,8 +266,9 @@ static uint64_t walk_late_with(struct noise_model *m, const struct streamer_plac
 
     watchdog_set("the streamer on a late device", SECONDS);
     rig_open(&rig, m, fake(options), places, ring_bytes, staging_bytes);
-    rig.setup.pin = pin;
-    rig.setup.backend = backend;
+    rig.setup.pin = how.pin;
+    rig.setup.backend = how.backend;
+    rig.setup.threads = how.threads;
     assert_ok(rig_start(&rig, &error));
     for (int walk = 0; walk < WALKS; walk++) {
         look_later(&rig, BLOCKS, seen[walk * (BLOCKS + 1) + BLOCKS]);
@@ -274,7 +280,7 @@ static uint64_t walk_late_with(struct noise_model *m, const struct streamer_plac
     pinned = streamer_stats(rig.streamer).pinned_bytes;
     assert_true(pinned <= streamer_stats(rig.streamer).host_bytes);
     assert_int_equal(streamer_stats(rig.streamer).unpinned.status != SHOAL_OK,
-        pin != SHOAL_PIN_OFF && options.failing_pin &&
+        how.pin != SHOAL_PIN_OFF && options.failing_pin &&
             fake_counts(rig.device).pins >= options.failing_pin);
     streamer_destroy(&rig.streamer);
     rig.device->ops->stream_destroy(&rig.compute);
@@ -290,7 +296,7 @@ static void walk_late(struct noise_model *m, const struct streamer_place *places
     uint64_t ring_bytes, uint64_t staging_bytes)
 {
     (void)walk_late_with(
-        m, places, ring_bytes, staging_bytes, lateness(), SHOAL_PIN_ON, READER_AUTO);
+        m, places, ring_bytes, staging_bytes, lateness(), (struct loading){.threads = 8});
 }
 
 /* How the blocks' files are, and whether some cross packed though these are plain. */
@@ -326,35 +332,66 @@ static void test_streamer(void **state)
 }
 
 /* The same bytes whatever is pinned, and from whichever image on the system refuses; also if a read
- * is under way when the next walk wants what it brings. */
+ * is under way when the next walk wants what it brings. What is not pinned is copied by a half of
+ * the threads, through rings that hold few chunks and many. */
 static void test_pins(void **state)
 {
-    const enum reader_backend backends[] = {READER_AUTO, READER_THREADS};
+    const struct loading loadings[] = {{.backend = READER_AUTO, .threads = 2},
+        {.backend = READER_THREADS, .threads = 8}, {.backend = READER_AUTO, .threads = 4}};
     struct streamer_place places[BLOCKS] = {0};
     struct noise_model m;
 
     (void)state;
     noise_open(&m, 5, false);
     places[2].disk = places[7].resident = true;
-    for (int b = 0; b < 2; b++) {
-        const uint64_t ring = m.largest * 2, staging = 2 * STAGING;
-        uint64_t all =
-            walk_late_with(&m, places, ring, staging, lateness(), SHOAL_PIN_ON, backends[b]);
+    for (int i = 0; i < 3; i++) {
+        const uint64_t ring = m.largest * 2, staging = (i ? 5 * (uint64_t)i : 2) * STAGING;
+        struct loading how = loadings[i];
+        uint64_t all = walk_late_with(&m, places, ring, staging, lateness(), how);
 
-        assert_int_equal(
-            walk_late_with(&m, places, ring, staging, lateness(), SHOAL_PIN_OFF, backends[b]), 0);
-        assert_int_equal(
-            walk_late_with(&m, places, ring, staging, lateness(), SHOAL_PIN_STAGING, backends[b]),
-            staging);
+        how.pin = SHOAL_PIN_OFF;
+        assert_int_equal(walk_late_with(&m, places, ring, staging, lateness(), how), 0);
+        how.pin = SHOAL_PIN_STAGING;
+        assert_int_equal(walk_late_with(&m, places, ring, staging, lateness(), how), staging);
+        how.pin = SHOAL_PIN_ON;
         for (int64_t failing = 1; failing < BLOCKS; failing += 1 + failing / 2) {
             struct fake_options options = lateness();
             uint64_t some;
 
             options.failing_pin = failing;
-            some = walk_late_with(&m, places, ring, staging, options, SHOAL_PIN_ON, backends[b]);
+            some = walk_late_with(&m, places, ring, staging, options, how);
             assert_true(some < all && (failing == 1 ? some == 0 : some >= staging));
         }
     }
+    noise_close(&m);
+}
+
+/* Whoever stops while threads copy to the staging ring, or while it is full, leaves nothing. */
+static void test_stopped_while_bouncing(void **state)
+{
+    const struct streamer_place places[BLOCKS] = {0};
+    struct noise_model m;
+
+    (void)state;
+    noise_open(&m, 6, false);
+    for (int blocks = 0; blocks < 2 * BLOCKS; blocks += SCENARIO_THINNER) {
+        struct shoal_error error = {0};
+        struct rig rig;
+
+        watchdog_set("stopping while weights bounce", SECONDS);
+        rig_open(&rig, &m, fake(lateness()), places, m.largest * 2, 4 * STAGING);
+        rig.setup.pin = SHOAL_PIN_STAGING;
+        rig.setup.threads = 8;
+        assert_ok(rig_start(&rig, &error));
+        rig_expect(&rig, BLOCKS);
+        for (int i = 0; i < BLOCKS + blocks; i++)
+            rig_expect(&rig, i % BLOCKS);
+        streamer_destroy(&rig.streamer);
+        rig.device->ops->stream_destroy(&rig.compute);
+        arena_close(&rig.arena);
+        discard(&rig.device);
+    }
+    watchdog_clear();
     noise_close(&m);
 }
 
@@ -566,6 +603,7 @@ int main(void)
         cmocka_unit_test(test_misuse_is_noticed),
         cmocka_unit_test(test_streamer),
         cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_stopped_while_bouncing),
         cmocka_unit_test(test_pictures),
         cmocka_unit_test(test_failing_copies),
         cmocka_unit_test(test_failing_operations),

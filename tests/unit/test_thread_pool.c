@@ -61,6 +61,30 @@ static void test_every_index_once(void **state)
     }
 }
 
+/* Every byte and no other, whatever the length and the workers. */
+static void test_copies(void **state)
+{
+    static const size_t lengths[] = {0, 1, 4096, 131071, 131072, 131073, 1000003};
+    static char from[1000003 + 64], to[sizeof from];
+    struct shoal_error error = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (char)(i * 131 >> 5);
+    for (int workers = 1; workers <= 4; workers *= 2) {
+        struct pool *pool = NULL;
+
+        assert_ok(pool_create(&pool, workers, &error));
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            memset(to, 0x55, sizeof to);
+            pool_copy(pool, to + 3, from + 7, lengths[i]);
+            assert_memory_equal(to + 3, from + 7, lengths[i]);
+            assert_true(to[2] == 0x55 && to[3 + lengths[i]] == 0x55);
+        }
+        pool_destroy(&pool);
+    }
+}
+
 static void test_at_least_one_worker(void **state)
 {
     struct shoal_error error = {0};
@@ -162,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_index_once),
+        cmocka_unit_test(test_copies),
         cmocka_unit_test(test_at_least_one_worker),
         cmocka_unit_test(test_short_lives),
         cmocka_unit_test(test_threads_leave_signals_alone),

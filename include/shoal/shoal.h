@@ -153,8 +153,8 @@ enum shoal_wire {
  * computes. The CPU needs none. */
 enum shoal_pin {
     SHOAL_PIN_ON, /* what waits in host memory; where the system refuses, as staging */
-    /* A small ring, through which all is copied once more; but for first copies of what waits, and
-     * for what is packed while it is read, which are slow. */
+    /* A small ring, through which all is copied once more, by several threads; but for first copies
+     * of what waits, which are slow. */
     SHOAL_PIN_STAGING,
     SHOAL_PIN_OFF, /* none: copies are slow, and computing waits for them */
 };

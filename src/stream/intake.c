@@ -28,8 +28,11 @@
 struct arrival {
     uint64_t visit;
     int32_t position, chunk;
+    uint64_t at, bytes; /* in the image, if there is one */
     char *to;
+    bool last; /* of its visit */
     bool complete, staged, packs;
+    bool bounces;         /* from its image */
     uint64_t begin;       /* of staged ones: in the staging ring */
     struct event *copied; /* and after it their range is free */
 };
@@ -110,6 +113,14 @@ bool intake_is_staged(const struct intake *intake, uint64_t visit)
     const struct intake_state *s = intake->state;
 
     return arrives(s, visit) && arrival_at(s, s->taken)->staged;
+}
+
+bool intake_bounces(const struct intake *intake, uint64_t visit)
+{
+    const struct intake_state *s = intake->state;
+
+    return visit >= (uint64_t)s->setup.visits.first && arrives(s, visit) &&
+           s->setup.kept[visits_position(&s->setup.visits, visit)];
 }
 
 const char *intake_image(struct intake *intake, uint64_t visit)
@@ -197,12 +208,6 @@ static bool stage(struct intake_state *s, uint64_t bytes, uint64_t *begin)
     return s->head > arrival_at(s, oldest)->begin && bytes <= arrival_at(s, oldest)->begin;
 }
 
-/* Whether the chunk comes from its block's image. */
-static bool is_bounced(const struct intake_state *s, const struct arrival *a)
-{
-    return s->setup.kept[a->position] && a->staged && !a->packs;
-}
-
 static uint64_t largest_chunk(const struct cargo *cargo)
 {
     return cargo->image_bytes < CARGO_CHUNK_BYTES ? cargo->image_bytes : CARGO_CHUNK_BYTES;
@@ -223,62 +228,92 @@ static bool settled(struct intake_state *s, int32_t position)
 
     if (!s->setup.kept[position] || !s->spans) return true;
     if (!pins_settled(&s->pins, s->span_of[position], &pinned)) return false;
-    /* What packs crosses as a whole, and a ring that was planned for less has no room. */
-    s->bounces[position] = !pinned && s->staging_pinned && !s->setup.cargos[position].packs &&
+    /* A ring that was planned for less has no room. */
+    s->bounces[position] = !pinned && s->staging_pinned &&
                            largest_chunk(&s->setup.cargos[position]) <= s->setup.staging_bytes;
     return true;
 }
 
-/* held. A place for the chunk; false: none yet. */
-static bool place(
-    struct intake_state *s, int32_t position, const struct cargo_chunk *chunk, struct arrival *a)
+static const struct cargo *next_cargo(const struct intake_state *s)
 {
-    const bool again = a->visit >= (uint64_t)s->setup.visits.first;
+    return &s->setup.cargos[visits_position(&s->setup.visits, s->read_visit)];
+}
 
-    if (!settled(s, position)) return false;
-    if (again && s->setup.kept[position] && !is_there(s, position)) return false;
-    a->packs = s->setup.cargos[position].packs;
-    a->staged = a->packs || !s->setup.kept[position] || again;
+/* The next chunk to read, or to take from its image. One that was packed is cut as files are. */
+static struct arrival next_arrival(const struct intake_state *s)
+{
+    const int32_t position = visits_position(&s->setup.visits, s->read_visit);
+    const struct cargo *cargo = next_cargo(s);
+    const bool kept = s->setup.kept[position];
+    const bool again = s->read_visit >= (uint64_t)s->setup.visits.first;
+    struct arrival a = {.visit = s->read_visit,
+        .position = position,
+        .chunk = s->read_chunk,
+        .packs = cargo->packs && !again,
+        .bounces = kept && again,
+        .staged = cargo->packs || !kept || again};
+
+    if (cargo->packs && again) {
+        a.at = (uint64_t)a.chunk * CARGO_CHUNK_BYTES;
+        a.bytes = min_u64(cargo->image_bytes - a.at, CARGO_CHUNK_BYTES);
+        a.last = a.at + a.bytes == cargo->image_bytes;
+    } else {
+        a.at = cargo->chunks[a.chunk].at;
+        a.bytes = cargo->chunks[a.chunk].bytes;
+        a.last = a.chunk == cargo->chunk_count - 1;
+    }
+    return a;
+}
+
+/* held. A place for the chunk; false: none yet. */
+static bool place(struct intake_state *s, struct arrival *a)
+{
+    if (!settled(s, a->position)) return false;
+    if (a->bounces && !is_there(s, a->position)) return false;
     if (!a->staged) {
-        a->to = image_of(s, position) + chunk->at;
+        a->to = image_of(s, a->position) + a->at;
         return true;
     }
-    if (!stage(s, chunk->bytes, &a->begin)) return false;
+    if (!stage(s, a->bytes, &a->begin)) return false;
     a->to = s->staging + a->begin;
-    s->head = a->begin + chunk->bytes;
+    s->head = a->begin + a->bytes;
     return true;
 }
 
-/* held. Gives the reader every chunk that has a place. */
+static enum shoal_status submit(
+    struct intake_state *s, struct arrival *a, struct shoal_error *error)
+{
+    const struct cargo_chunk *chunk = &s->setup.cargos[a->position].chunks[a->chunk];
+
+    return reader_submit(s->reader,
+        &(struct read){.file = chunk->file,
+            .offset = chunk->offset,
+            .bytes = chunk->bytes,
+            .least = chunk->least,
+            .to = a->to,
+            .tag = a},
+        error);
+}
+
+/* held. Gives the reader every chunk that has a place; what bounces is there already. */
 static enum shoal_status issue(struct intake_state *s, struct shoal_error *error)
 {
     while (s->read_visit < s->setup.visits.total && s->issued - s->retired < s->room) {
-        int32_t position = visits_position(&s->setup.visits, s->read_visit);
-        const struct cargo *cargo = &s->setup.cargos[position];
-        const struct cargo_chunk *chunk = &cargo->chunks[s->read_chunk];
         struct arrival *a = arrival_at(s, s->issued);
+        struct event *copied = a->copied;
 
-        if (!arrives(s, s->read_visit) || s->read_chunk == cargo->chunk_count) {
+        if (!arrives(s, s->read_visit) || !next_cargo(s)->chunk_count) {
             s->read_visit++;
-            s->read_chunk = 0;
             continue;
         }
-        a->visit = s->read_visit;
-        a->position = position;
-        a->chunk = s->read_chunk;
-        if (!place(s, position, chunk, a)) return SHOAL_OK;
-        s->read_chunk++;
+        *a = next_arrival(s);
+        a->copied = copied;
+        if (!place(s, a)) return SHOAL_OK;
+        a->complete = a->bounces;
+        s->read_chunk = a->last ? 0 : a->chunk + 1;
+        s->read_visit += a->last;
         s->issued++;
-        a->complete = is_bounced(s, a); /* there is nothing to read */
-        if (a->complete) continue;
-        TRY(reader_submit(s->reader,
-            &(struct read){.file = chunk->file,
-                .offset = chunk->offset,
-                .bytes = chunk->bytes,
-                .least = chunk->least,
-                .to = a->to,
-                .tag = a},
-            error));
+        if (!a->bounces) TRY(submit(s, a, error));
     }
     return SHOAL_OK;
 }
@@ -295,7 +330,7 @@ static enum shoal_status check_arrival(
         TRY(cargo_check(cargo, chunk, a->to, s->sum, error));
     else
         TRY(cargo_check_again(cargo, chunk, a->to, error));
-    if (a->chunk == cargo->chunk_count - 1) TRY(file_check_unchanged(chunk->file, error));
+    if (a->last) TRY(file_check_unchanged(chunk->file, error));
     return SHOAL_OK;
 }
 
@@ -347,11 +382,10 @@ static uint64_t count_bounced(const struct intake_state *s, uint64_t *bytes)
     *bytes = 0;
     while (count < MOST_BOUNCED && s->accepted + count < s->issued) {
         const struct arrival *a = arrival_at(s, s->accepted + count);
-        uint64_t more = s->setup.cargos[a->position].chunks[a->chunk].bytes;
 
-        if (!is_bounced(s, a) || a->visit != first->visit || a->to != first->to + *bytes) break;
-        if (count && 2 * (*bytes + more) > s->setup.staging_bytes) break;
-        *bytes += more;
+        if (!a->bounces || a->visit != first->visit || a->to != first->to + *bytes) break;
+        if (count && 2 * (*bytes + a->bytes) > s->setup.staging_bytes) break;
+        *bytes += a->bytes;
         count++;
     }
     return count;
@@ -361,8 +395,7 @@ static enum shoal_status bounce(
     struct intake_state *s, const struct arrival *a, uint64_t bytes, struct shoal_error *error)
 {
     TRY(make_pool(s, error));
-    pool_copy(s->pool, a->to,
-        image_of(s, a->position) + s->setup.cargos[a->position].chunks[a->chunk].at, bytes);
+    pool_copy(s->pool, a->to, image_of(s, a->position) + a->at, bytes);
     return SHOAL_OK;
 }
 
@@ -386,10 +419,9 @@ static enum shoal_status accept(struct intake *intake, struct shoal_error *error
     if (status) return status;
     for (; s->accepted < end; s->accepted++) {
         const struct arrival *a = arrival_at(s, s->accepted);
-        const struct cargo *cargo = &s->setup.cargos[a->position];
 
-        if (a->chunk == cargo->chunk_count - 1) s->arrived = a->visit + 1;
-        if (!bounced) s->read_bytes += cargo->chunks[a->chunk].bytes;
+        if (a->last) s->arrived = a->visit + 1;
+        if (!bounced) s->read_bytes += a->bytes;
     }
     pass_packed(s);
     snprintf(s->reads, sizeof s->reads, "%s", reader_describe(s->reader));

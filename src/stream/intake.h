@@ -12,8 +12,8 @@
  *
  * Where a device copies from pinned memory only at full rate, the staging ring is pinned, and the
  * images too, ahead of the reads into them (pins.h). An image that could not be pinned bounces: it
- * goes through the ring, in every walk but the first, unless it is packed. Several threads copy it
- * there, or the link would wait for one core.
+ * goes through the ring, in every walk but the first. Several threads copy it there, or the link
+ * would wait for one core.
  *
  * One mutex guards the intake and the streamer that takes from it. Functions that say `held` expect
  * it held.
@@ -64,8 +64,12 @@ bool intake_is_staged(const struct intake *intake, uint64_t visit);
 /* held: all copies from that chunk have been given to `stream`. */
 void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream);
 
+/* held: whether a visit's block comes from its image through the staging ring. If its cargo packs,
+ * its chunks are then its image's, cut into pieces of CARGO_CHUNK_BYTES. */
+bool intake_bounces(const struct intake *intake, uint64_t visit);
+
 /* held: the whole image of a visit's block whose cargo packs; NULL: not there yet. Of such blocks
- * ask for no chunks. */
+ * ask for no chunks, unless they bounce. */
 const char *intake_image(struct intake *intake, uint64_t visit);
 /* held: its copy has been given to `stream`. */
 void intake_image_taken(struct intake *intake, uint64_t visit, struct stream *stream);

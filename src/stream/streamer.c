@@ -140,12 +140,29 @@ static bool ship_image(struct streamer *s, const struct cargo *cargo)
     return true;
 }
 
+/* The same in the later walks, if it bounces: what is there of it. */
+static bool ship_pieces(struct streamer *s, const struct cargo *cargo)
+{
+    uint64_t at = (uint64_t)s->chunks * CARGO_CHUNK_BYTES;
+    const char *data;
+
+    while (at < cargo->bytes && (data = intake_chunk(&s->intake, s->given, s->chunks))) {
+        ops_of(s)->copy_in(s->copy, visit_at(s, s->given)->span + at, data,
+            min_u64(cargo->bytes - at, CARGO_CHUNK_BYTES));
+        intake_taken(&s->intake, s->given, s->copy);
+        s->chunks++;
+        at += CARGO_CHUNK_BYTES;
+    }
+    return at >= cargo->bytes;
+}
+
 /* Gives the copies of what is there of the next visit. True: of all. */
 static bool ship_chunks(struct streamer *s, const struct cargo *cargo)
 {
     struct copy_run run = {0};
     const char *data;
 
+    if (cargo->packs && intake_bounces(&s->intake, s->given)) return ship_pieces(s, cargo);
     if (cargo->packs) return ship_image(s, cargo);
     while (
         s->chunks < cargo->chunk_count && (data = intake_chunk(&s->intake, s->given, s->chunks))) {

@@ -334,16 +334,19 @@ static void test_streamer(void **state)
 /* The same bytes whatever is pinned, and from whichever image on the system refuses; also if a read
  * is under way when the next walk wants what it brings. What is not pinned is copied by a half of
  * the threads, through rings that hold few chunks and many. */
-static void test_pins(void **state)
+static void pin_some(bool packs)
 {
     const struct loading loadings[] = {{.backend = READER_AUTO, .threads = 2},
         {.backend = READER_THREADS, .threads = 8}, {.backend = READER_AUTO, .threads = 4}};
     struct streamer_place places[BLOCKS] = {0};
     struct noise_model m;
 
-    (void)state;
     noise_open(&m, 5, false);
+    if (packs) noise_pack(&m);
+    for (int i = 0; i < BLOCKS; i++)
+        places[i].packed = packs && i != 2 && i % 4;
     places[2].disk = places[7].resident = true;
+    places[7].packed = false;
     for (int i = 0; i < 3; i++) {
         const uint64_t ring = m.largest * 2, staging = (i ? 5 * (uint64_t)i : 2) * STAGING;
         struct loading how = loadings[i];
@@ -364,6 +367,13 @@ static void test_pins(void **state)
         }
     }
     noise_close(&m);
+}
+
+static void test_pins(void **state)
+{
+    (void)state;
+    pin_some(false);
+    pin_some(true);
 }
 
 /* Whoever stops while threads copy to the staging ring, or while it is full, leaves nothing. */

@@ -122,7 +122,8 @@ fail:
 static enum shoal_status solve(struct bench *b, struct shoal_error *error)
 {
     const struct shoal_stream_request *r = &b->request;
-    const struct rates rates = plan_running_rates(&b->links.rates, &b->target, b->figures.threads);
+    const struct rates rates =
+        plan_running_rates(&b->links.rates, &b->target, r->pin, b->figures.threads);
     const struct plan_limits limits = {.vram_bytes = r->vram_bytes,
         .ram_bytes = r->ram_bytes,
         .process_bytes = b->process_bytes,

@@ -356,6 +356,7 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
 static void note_elsewhere(const struct shoal_plan *plan, json_t *notes, bool *failed)
 {
     const struct shoal_request *r = &plan->job.request;
+    const struct rates *rates = &plan->rates;
     const bool card = plan->target.card;
 
     if (plan->names_rates)
@@ -364,16 +365,17 @@ static void note_elsewhere(const struct shoal_plan *plan, json_t *notes, bool *f
         json_append(
             notes, json_string("--device has no effect: --on plans for another machine"), failed);
     /* By measured rates they tell how many pack. */
-    if (r->threads && card && plan->rates.origin == RATES_PUBLISHED)
+    if (r->threads && card && rates->origin == RATES_PUBLISHED)
         json_append(notes,
             json_string("--threads has no effect: --on plans for another machine, where a card "
                         "computes"),
             failed);
-    if (r->pin == SHOAL_PIN_STAGING && card)
+    if (r->pin == SHOAL_PIN_STAGING && card && rates->bounce_bytes >= rates->link_bytes)
         json_append(notes,
-            json_string("--pin staging has no effect: --on goes by the rate of pinned memory"),
+            json_string("--pin staging has no effect: by the rates of --on it copies as fast as "
+                        "pinned memory"),
             failed);
-    if (r->pin == SHOAL_PIN_OFF && card)
+    if (r->pin == SHOAL_PIN_OFF && card && rates->unpinned_bytes >= rates->link_bytes)
         json_append(notes,
             json_string("--pin off has no effect on what is predicted: --on goes by the rate of "
                         "pinned memory"),

@@ -118,6 +118,7 @@ static enum shoal_status prepare_path(const struct shoal_links_request *request,
 struct report {
     const struct links_figures *figures;
     const char *device;
+    bool card;
     const char *file, *path; /* that was read; where the rates were stored */
     int threads;
 };
@@ -162,6 +163,10 @@ static void report_text(const struct report *r, struct text *t)
     row(t, "link", "host to device", rates->link_bytes, "GB/s",
         "16 MiB pieces, beside linear products");
     row(t, "", "from the cache", f->link_cached_bytes, "GB/s", "");
+    if (r->card) {
+        row(t, "", "not pinned", rates->unpinned_bytes, "GB/s", "--pin off");
+        row(t, "", "to a pinned ring", rates->bounce_bytes, "GB/s", "--pin staging");
+    }
     disk_text(r, t);
     snprintf(kept, sizeof kept, "of bf16, to %.1f %% of its bytes", 100 * f->packed_part);
     row(t, "wire", "pack", rates->pack_bytes, "GB/s", kept);
@@ -194,6 +199,8 @@ static char *report_json(const struct report *r)
     json_put(object, "device", json_string(r->device), &failed);
     json_put(object, "threads", json_integer(r->threads), &failed);
     json_put(object, "link_bytes", json_real(rates->link_bytes), &failed);
+    json_put(object, "unpinned_bytes", json_real(rates->unpinned_bytes), &failed);
+    json_put(object, "bounce_bytes", json_real(rates->bounce_bytes), &failed);
     json_put(object, "link_cached_bytes", json_real(f->link_cached_bytes), &failed);
     json_put(object, "disk_sequential_bytes", json_real(rates->disk_sequential_bytes), &failed);
     json_put(object, "disk_bytes", json_real(rates->disk_bytes), &failed);
@@ -289,7 +296,8 @@ static enum shoal_status measure(const struct report *r, const struct target *ta
     }
     TRY_OR_FAIL(links_measure_disk(r->file, figures, error));
     TRY_OR_FAIL(links_measure_wire(device, r->threads, figures, error));
-    status = links_measure_device(device, r->file, figures, error);
+    TRY_OR_FAIL(links_measure_device(device, r->file, figures, error));
+    status = links_measure_unpinned(device, r->threads, figures, error);
 fail:
     device_destroy(&cpu);
     return status;
@@ -306,6 +314,7 @@ enum shoal_status shoal_bench_links(
 
     *text = NULL;
     TRY(target_open(&target, request->device, error));
+    report.card = target.card;
     report.device = target.device ? cuda_info(target.device).name : "cpu";
     if (report.threads == 0) report.threads = thread_cores();
     TRY_OR_FAIL(find_file(request, &report.file, error));

@@ -33,6 +33,10 @@ enum shoal_status links_measure_wire(struct device *device, int threads,
 /* The rate of copies alone, from memory that is pinned if the device knows of that and can. */
 enum shoal_status links_measure_link(struct device *device, double *link_bytes, bool *pinned,
     struct shoal_error *error) SHOAL_CHECKED;
+/* The rates of what is not pinned: of copies, and on the way to the staging ring with a part of so
+ * many threads. After links_measure_device: where it makes no difference they are the link's. */
+enum shoal_status links_measure_unpinned(struct device *device, int threads,
+    struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;
 /* `path`: what is read while the device computes. */
 enum shoal_status links_measure_device(struct device *device, const char *path,
     struct links_figures *figures, struct shoal_error *error) SHOAL_CHECKED;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/size.h"
+#include "stream/intake.h"
 
 #include <math.h>
 #include <string.h>
@@ -35,6 +36,8 @@ struct bench {
     char *source; /* SOURCE_BYTES, pinned if that can be; the arena's first TARGET_BYTES are
                      the target */
     bool pinned;
+    struct pool *pool;   /* to measure what bounces with */
+    char *ring;          /* PIECE_BYTES */
     uint64_t arena_used; /* by the operands of this measurement */
     struct event *half;  /* of the copies that go on beside something */
     struct matrix m[5];
@@ -85,6 +88,15 @@ static void copy_large(void *arg)
 static double link_rate(struct bench *b)
 {
     return (double)SOURCE_BYTES / links_seconds(copy_large, b, SECONDS, &b->spread);
+}
+
+/* Goes to the ring as the intake copies what is not pinned: a half after the other. */
+static void copy_to_ring(void *arg)
+{
+    struct bench *b = arg;
+
+    for (uint64_t at = 0; at < SOURCE_BYTES; at += PIECE_BYTES / 2)
+        pool_copy(b->pool, b->ring + at % PIECE_BYTES, b->source + at, PIECE_BYTES / 2);
 }
 
 static void copy_cached(void *arg)
@@ -401,6 +413,8 @@ static void bench_fini(struct bench *b)
     if (b->compute) ops->stream_destroy(&b->compute);
     if (b->pinned) ops->host_unregister(b->device, b->source);
     if (b->device->arena_bytes) ops->arena_release(b->device);
+    pool_destroy(&b->pool);
+    pages_free(b->ring, PIECE_BYTES);
     pages_free(b->source, SOURCE_BYTES);
 }
 
@@ -436,6 +450,35 @@ enum shoal_status links_measure_link(
     *link_bytes = link_rate(&b);
     *pinned = b.pinned;
     status = bench_status(&b, error);
+fail:
+    bench_fini(&b);
+    return status;
+}
+
+enum shoal_status links_measure_unpinned(
+    struct device *device, int threads, struct links_figures *figures, struct shoal_error *error)
+{
+    struct rates *rates = &figures->rates;
+    struct bench b;
+    enum shoal_status status;
+
+    rates->unpinned_bytes = rates->bounce_bytes = rates->link_bytes;
+    if (!device->ops->host_register) return SHOAL_OK;
+    TRY_OR_FAIL(bench_init(&b, device, TARGET_BYTES, error));
+    if (b.pinned) device->ops->host_unregister(device, b.source);
+    b.pinned = false;
+    rates->unpinned_bytes = link_rate(&b);
+    TRY_OR_FAIL(bench_status(&b, error));
+    TRY_OR_FAIL(pool_create(&b.pool, intake_workers(threads, true), error));
+    b.ring = pages_alloc(PIECE_BYTES);
+    if (!b.ring) {
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+        goto fail;
+    }
+    pages_want_large(b.ring, PIECE_BYTES);
+    rates->bounce_bytes =
+        (double)SOURCE_BYTES / links_seconds(copy_to_ring, &b, SECONDS, &b.spread);
+    figures->spread = fmax(figures->spread, b.spread);
 fail:
     bench_fini(&b);
     return status;

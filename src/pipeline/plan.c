@@ -7,6 +7,7 @@
 #include "pipeline/counting.h"
 #include "stream/intake.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- the counting stage ---- */
@@ -236,13 +237,17 @@ static enum shoal_status phase_input(struct shoal_plan *plan, enum shoal_phase p
     return SHOAL_OK;
 }
 
-struct rates plan_running_rates(const struct rates *rates, const struct target *target, int threads)
+struct rates plan_running_rates(
+    const struct rates *rates, const struct target *target, enum shoal_pin pin, int threads)
 {
     struct rates running = *rates;
 
     /* Of published ones it is that part's already. */
     if (rates->origin != RATES_PUBLISHED)
         running.pack_bytes *= (double)intake_workers(threads, target->card) / threads;
+    if (target->card && pin == SHOAL_PIN_OFF) running.link_bytes = rates->unpinned_bytes;
+    if (target->card && pin == SHOAL_PIN_STAGING)
+        running.link_bytes = fmin(rates->link_bytes, rates->bounce_bytes);
     return running;
 }
 
@@ -252,7 +257,8 @@ static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
 {
     const struct job *job = &plan->job;
     struct plan_input inputs[SHOAL_PHASES];
-    const struct rates rates = plan_running_rates(&plan->rates, &plan->target, job_threads(job));
+    const struct rates rates =
+        plan_running_rates(&plan->rates, &plan->target, job->request.pin, job_threads(job));
     const struct plan_limits limits = {
         .vram_bytes = job->request.vram_bytes,
         .ram_bytes = job->request.ram_bytes,

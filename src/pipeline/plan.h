@@ -87,9 +87,10 @@ uint64_t plan_list_bytes(const struct model *model);
 enum shoal_status plan_block_forms(const struct block *block, const struct cargo_room *rooms,
     struct plan_block_input *input, struct shoal_error *error) SHOAL_CHECKED;
 
-/* Of a machine's rates, those of a run: what packs while it loads has a part of the cores only. */
+/* Of a machine's rates, those of a run: what packs while it loads has a part of the cores only, and
+ * a card copies as fast as what it copies from allows. */
 struct rates plan_running_rates(
-    const struct rates *rates, const struct target *target, int threads);
+    const struct rates *rates, const struct target *target, enum shoal_pin pin, int threads);
 
 /* Those of the settings of the ring that are not left to the plan, as a sentence about them begins:
  * "--buffer has"; NULL: neither is. */

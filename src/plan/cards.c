@@ -18,6 +18,7 @@
 #include "base/text.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <string.h>
 
 #define GIB (1024.0 * 1024 * 1024)
@@ -53,14 +54,17 @@ static const struct card cards[] = {
 #define PCIE4_LANE_BYTES 2e9
 /* The decoder is bound by memory: measured on an H200 at 1264 GB/s of BF16. */
 #define UNPACK_FRACTION (1264e9 / 4800e9)
-#define PACK_BYTES 8e9    /* half of a host's eight cores, at the encoder's aim of 2 GB/s */
-#define DISK_BYTES 3.4e9  /* a common PCIe 4 NVMe drive */
-#define OVERLAP_TAX 0.037 /* measured on an H200, copying at full rate */
+#define PACK_BYTES 8e9      /* half of a host's eight cores, at the encoder's aim of 2 GB/s */
+#define CORE_COPY_BYTES 7e9 /* of memory to memory, measured on two servers */
+#define DISK_BYTES 3.4e9    /* a common PCIe 4 NVMe drive */
+#define OVERLAP_TAX 0.037   /* measured on an H200, copying at full rate */
 
 static void card_rates(const struct card *card, struct rates *rates)
 {
     const double linear = card->peak_flops * card->linear_fraction;
+    const double link = PCIE4_LANE_BYTES * (1 << (card->pcie - 4)) * card->lanes * LINK_FRACTION;
 
+    /* How fast the host copies what is not pinned is not assumed: plans say so. */
     *rates = (struct rates){
         .origin = RATES_PUBLISHED,
         .flops = {[WORK_LINEAR] = linear,
@@ -68,7 +72,9 @@ static void card_rates(const struct card *card, struct rates *rates)
             [WORK_CONV] = linear * CONV_FRACTION},
         .weight_bytes = card->memory_bytes * MEMORY_FRACTION,
         .memory_bytes = card->memory_bytes * MEMORY_FRACTION,
-        .link_bytes = PCIE4_LANE_BYTES * (1 << (card->pcie - 4)) * card->lanes * LINK_FRACTION,
+        .link_bytes = link,
+        .unpinned_bytes = link,
+        .bounce_bytes = link,
         .disk_bytes = DISK_BYTES,
         .disk_sequential_bytes = DISK_BYTES,
         .unpack_bytes = card->memory_bytes * UNPACK_FRACTION,
@@ -119,11 +125,14 @@ static bool names(const char *card_name, const char *name)
 void rates_guess_card(struct rates *rates, const char *card_name, int cores)
 {
     const struct card *nearest = &cards[0];
+    const double n = cores > 0 ? cores : 1;
 
     for (size_t i = 0; i < CARDS; i++)
         if (names(card_name, cards[i].name)) nearest = &cards[i];
     card_rates(nearest, rates);
     rates->origin = RATES_GUESSED;
-    rates->pack_bytes = 1e9 * (cores > 0 ? cores : 1);
+    rates->pack_bytes = 1e9 * n;
+    rates->unpinned_bytes = fmin(rates->link_bytes, CORE_COPY_BYTES); /* the driver's one thread */
+    rates->bounce_bytes = CORE_COPY_BYTES * fmin(fmax(n / 2, 1), 8);
     strcpy(rates->name, "this machine");
 }

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define VERSION 2
+#define VERSION 3
 #define MOST_FILE_BYTES (1u << 20)
 #define LEAST_RATE 1.0 /* or quotients overflow */
 #define MOST_RATE 1e18
@@ -30,6 +30,8 @@ static const struct member {
     {"weight_bytes", offsetof(struct rates, weight_bytes), false, LEAST_RATE, MOST_RATE},
     {"memory_bytes", offsetof(struct rates, memory_bytes), false, LEAST_RATE, MOST_RATE},
     {"link_bytes", offsetof(struct rates, link_bytes), false, LEAST_RATE, MOST_RATE},
+    {"unpinned_bytes", offsetof(struct rates, unpinned_bytes), false, LEAST_RATE, MOST_RATE},
+    {"bounce_bytes", offsetof(struct rates, bounce_bytes), false, LEAST_RATE, MOST_RATE},
     {"disk_bytes", offsetof(struct rates, disk_bytes), false, LEAST_RATE, MOST_RATE},
     {"disk_sequential_bytes", offsetof(struct rates, disk_sequential_bytes), false, LEAST_RATE,
         MOST_RATE},
@@ -67,6 +69,8 @@ void rates_guess(struct rates *rates, int cores)
         .weight_bytes = 2e9 * n,
         .memory_bytes = 5e9 * fmin(n, 8), /* more cores than that share the same memory */
         .link_bytes = 5e9,                /* one thread that copies */
+        .unpinned_bytes = 5e9,
+        .bounce_bytes = 5e9,
         .disk_bytes = 1e9,
         .disk_sequential_bytes = 1e9,
         .unpack_bytes = 2e9 * n,

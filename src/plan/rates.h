@@ -19,7 +19,9 @@ struct rates {
     double flops[WORK_KINDS]; /* operations a second */
     double weight_bytes;      /* a second: of the weights that linear products take in */
     double memory_bytes;      /* a second: of everything else that is computed, by its traffic */
-    double link_bytes;        /* host -> device */
+    double link_bytes;        /* host -> device, of pinned memory where a card tells it apart */
+    double unpinned_bytes;    /* of memory that is not */
+    double bounce_bytes;      /* host -> staging ring, by the threads that do it */
     double disk_bytes;        /* as the step loop reads */
     double disk_sequential_bytes; /* one plain O_DIRECT read after another; for the report */
     double unpack_bytes;          /* of weights that come out of the wire's decoder */

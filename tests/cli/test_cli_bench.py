@@ -15,6 +15,7 @@ from harness import (SHOAL, TIMEOUT, case, default_signals, environment, expect,
                      shoal, small_files_only)
 
 RATES = ["linear_flops", "attention_flops", "conv_flops", "weight_bytes", "memory_bytes", "link_bytes",
+         "unpinned_bytes", "bounce_bytes",
          "disk_bytes", "disk_sequential_bytes", "pack_bytes", "unpack_bytes"]
 GOOD_RATES = '{"linear_flops": 1e12}'
 MIB = 1 << 20

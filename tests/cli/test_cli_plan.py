@@ -10,8 +10,9 @@ import re
 
 from harness import SMALL, case, environment, expect, main, plan, refused, shoal
 
-RATES = {"version": 2, "name": "a box", "origin": "measured", "linear_flops": 1e12,
+RATES = {"version": 3, "name": "a box", "origin": "measured", "linear_flops": 1e12,
          "attention_flops": 5e11, "conv_flops": 6e11, "weight_bytes": 1e11, "memory_bytes": 1e11, "link_bytes": 1e10,
+         "unpinned_bytes": 1e9, "bounce_bytes": 5e9,
          "disk_bytes": 1e9, "disk_sequential_bytes": 1e9, "unpack_bytes": 1e10, "pack_bytes": 1e9,
          "copy_tax": 0.05, "read_tax": 0.0, "threads": 0, "vram_bytes": 0, "context_bytes": 0}
 
@@ -123,6 +124,22 @@ def plans_by_a_file_of_rates(folder):
     expect("rates measured: kept" in result.out, result)
     result = shoal("generate", "-p", "x", "--json", "--rates", slow, *SMALL, folder=folder)
     expect(json.loads(result.out)["plan"]["rates"] == "a box", result)
+
+
+@case
+def what_is_not_pinned_is_predicted_to_be_slower(folder):
+    slow = {"link_bytes": 1e8, "bounce_bytes": 5e7, "unpinned_bytes": 1e7}
+    seconds = {}
+    for name, vram in (("card", 1 << 30), ("box", 0)):
+        rates = write_rates(folder, vram_bytes=vram, **slow)
+        for mode in ("on", "staging", "off"):
+            figures, _ = plan("--on", rates, "--resident-blocks", "0", "--wire", "raw", "--pin", mode)
+            seconds[name, mode] = figures["step_seconds"]
+            said = any("--pin" in note for note in figures["notes"])
+            expect(said == (name == "box" and mode != "on"), figures)
+    expect(seconds["card", "staging"] > 1.5 * seconds["card", "on"], seconds)
+    expect(seconds["card", "off"] > 3 * seconds["card", "staging"], seconds)
+    expect(seconds["box", "off"] == seconds["box", "on"], seconds, "a CPU copies from any memory")
 
 
 @case

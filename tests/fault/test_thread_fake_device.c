@@ -5,6 +5,7 @@
 #include "fault/fake_device.h"
 #include "fault/scenario.h"
 
+#include "pipeline/links.h"
 #include "pipeline/run.h"
 #include "stream/noise_model.h"
 
@@ -357,7 +358,7 @@ static void pin_some(bool packs)
         how.pin = SHOAL_PIN_STAGING;
         assert_int_equal(walk_late_with(&m, places, ring, staging, lateness(), how), staging);
         how.pin = SHOAL_PIN_ON;
-        for (int64_t failing = 1; failing < BLOCKS; failing += 1 + failing / 2) {
+        for (int64_t failing = 1 + i; failing < BLOCKS; failing += 2 + failing) {
             struct fake_options options = lateness();
             uint64_t some;
 
@@ -403,6 +404,31 @@ static void test_stopped_while_bouncing(void **state)
     }
     watchdog_clear();
     noise_close(&m);
+}
+
+/* What plans go by without pins, also where nothing can be pinned; the CPU makes no difference. */
+static void test_unpinned_rates(void **state)
+{
+    struct shoal_error error = {0};
+    struct device *device;
+
+    (void)state;
+    for (int64_t failing = 0; failing < 2; failing++) {
+        struct links_figures figures = {.rates.link_bytes = 1};
+
+        device = fake((struct fake_options){.pace = FAKE_EAGER, .failing_pin = failing});
+        assert_ok(links_measure_unpinned(device, 2, &figures, &error));
+        assert_true(figures.rates.unpinned_bytes > 1e6 && figures.rates.bounce_bytes > 1e6);
+        discard(&device);
+    }
+    struct links_figures figures = {.rates.link_bytes = 3};
+    device = fake((struct fake_options){.pace = FAKE_EAGER, .failing_copy = 3});
+    assert_int_equal(links_measure_unpinned(device, 2, &figures, &error), SHOAL_E_DEVICE);
+    discard(&device);
+    assert_ok(cpu_create(&device, CPU_KERNELS_FAST, 1, &error));
+    assert_ok(links_measure_unpinned(device, 2, &figures, &error));
+    assert_true(figures.rates.unpinned_bytes == 3 && figures.rates.bounce_bytes == 3);
+    device_destroy(&device);
 }
 
 /* ---- pictures ---- */
@@ -614,6 +640,7 @@ int main(void)
         cmocka_unit_test(test_streamer),
         cmocka_unit_test(test_pins),
         cmocka_unit_test(test_stopped_while_bouncing),
+        cmocka_unit_test(test_unpinned_rates),
         cmocka_unit_test(test_pictures),
         cmocka_unit_test(test_failing_copies),
         cmocka_unit_test(test_failing_operations),

@@ -89,6 +89,7 @@ static void test_guessed_cards(void **state)
         assert_true(guessed.flops[WORK_LINEAR] == published.flops[WORK_LINEAR]);
         assert_true(guessed.link_bytes == published.link_bytes);
         assert_true(guessed.pack_bytes == 4e9);
+        assert_true(guessed.unpinned_bytes == 7e9 && guessed.bounce_bytes == 14e9);
     }
 }
 
@@ -102,6 +103,8 @@ static void test_round_trip(void **state)
     assert_ok(rates_of_card("rtx3060", &written, &error));
     written.origin = RATES_MEASURED;
     written.link_bytes = 1e9 / 3;
+    written.unpinned_bytes = 7e9;
+    written.bounce_bytes = 14e9;
     written.copy_tax = 0;
     written.read_tax = 0.1 / 3;
     written.threads = 3;
@@ -116,6 +119,7 @@ static void test_round_trip(void **state)
     assert_true(read.weight_bytes == written.weight_bytes);
     assert_true(read.memory_bytes == written.memory_bytes);
     assert_true(read.link_bytes == written.link_bytes);
+    assert_true(read.unpinned_bytes == 7e9 && read.bounce_bytes == 14e9);
     assert_true(read.disk_bytes == written.disk_bytes);
     assert_true(read.disk_sequential_bytes == written.disk_sequential_bytes);
     assert_true(read.unpack_bytes == written.unpack_bytes);
@@ -127,7 +131,7 @@ static void test_round_trip(void **state)
 }
 
 static const char *const lines[] = {
-    "\"version\": 2",
+    "\"version\": 3",
     "\"name\": \"card\"",
     "\"origin\": \"measured\"",
     "\"linear_flops\": 1e12",
@@ -136,6 +140,8 @@ static const char *const lines[] = {
     "\"weight_bytes\": 1e11",
     "\"memory_bytes\": 1e11",
     "\"link_bytes\": 1e10",
+    "\"unpinned_bytes\": 1e9",
+    "\"bounce_bytes\": 5e9",
     "\"disk_bytes\": 1e9",
     "\"disk_sequential_bytes\": 1e9",
     "\"unpack_bytes\": 1e11",
@@ -210,12 +216,12 @@ static void test_hostile_members(void **state)
         {8, "\"link_bytes\": \"fast\"", "link_bytes"},
         {8, "\"link_bytes\": [1]", "link_bytes"},
         {8, "\"link_bytes\": NaN", "JSON"},
-        {13, "\"copy_tax\": -0.01", "copy_tax"},
-        {13, "\"copy_tax\": 101", "copy_tax"},
-        {15, "\"threads\": -1", "threads"},
-        {16, "\"vram_bytes\": 1.5", "vram_bytes"},
-        {16, "\"vram_bytes\": -1", "vram_bytes"},
-        {16, "\"vram_bytes\": 99999999999999999999", "JSON"},
+        {15, "\"copy_tax\": -0.01", "copy_tax"},
+        {15, "\"copy_tax\": 101", "copy_tax"},
+        {17, "\"threads\": -1", "threads"},
+        {18, "\"vram_bytes\": 1.5", "vram_bytes"},
+        {18, "\"vram_bytes\": -1", "vram_bytes"},
+        {18, "\"vram_bytes\": 99999999999999999999", "JSON"},
     };
 
     (void)state;

@@ -147,8 +147,10 @@ static bool ship_pieces(struct streamer *s, const struct cargo *cargo)
     const char *data;
 
     while (at < cargo->bytes && (data = intake_chunk(&s->intake, s->given, s->chunks))) {
-        ops_of(s)->copy_in(s->copy, visit_at(s, s->given)->span + at, data,
-            min_u64(cargo->bytes - at, CARGO_CHUNK_BYTES));
+        struct copy_run run = {
+            data, visit_at(s, s->given)->span + at, min_u64(cargo->bytes - at, CARGO_CHUNK_BYTES)};
+
+        flush(s, &run);
         intake_taken(&s->intake, s->given, s->copy);
         s->chunks++;
         at += CARGO_CHUNK_BYTES;

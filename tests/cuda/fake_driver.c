@@ -640,7 +640,6 @@ void fake_driver_open(struct cuda_driver *driver, const struct fake_driver_optio
     /* NVIDIA's libraries call the real driver, if there is one, and know nothing of this one's
      * memory. Tests that have a fake of theirs too say so before. */
     setenv("SHOAL_CUDA_MULTIPLY", "own", 0);
-    setenv("SHOAL_CUDA_ATTENTION", "own", 0);
     current = NULL;
 #define FILL(member, symbol, parameters, arguments) driver->member = call_##member;
     CUDA_DRIVER_CALLS(FILL)

@@ -181,12 +181,6 @@ static void test_taken(void **state)
     m = q, m.stride += 4;
     assert_false(attend(m, q, k, k));
     close_device();
-    /* Short sequences are not worth a kernel of their own unless one is asked for. */
-    environment("", FAKE_CUDNN);
-    open_device();
-    assert_false(attend_to(4096, 4200, 128));
-    assert_true(attend_to(4096, 8192, 128));
-    close_device();
 }
 
 /* A plan is of its strides, each of them. */
@@ -258,46 +252,12 @@ static void answer(enum call call, int status)
     library->run_status = call == RUN ? status : 0;
 }
 
-/* What the library cannot is our own kernels' work, and it is not asked again. */
-static void test_refusals(void **state)
-{
-    const int cannot[] = {1008, 2000, 3001, 3008};
-
-    (void)state;
-    library->idle = true;
-    environment("", FAKE_CUDNN);
-    open_device();
-    for (int i = 0; i < 16; i++) {
-        int64_t operations = library->operations, keys = 8192 + i;
-
-        answer((enum call)(i / 4), cannot[i % 4]);
-        assert_false(attend_to(512, keys, 64));
-        answer(OPERATION, 0);
-        assert_false(attend_to(512, keys, 64));
-        assert_int_equal(library->operations, operations + 1);
-    }
-    library->engine_count = 0;
-    assert_false(attend_to(512, 9000, 64));
-    library->engine_count = 1;
-    assert_true(attend_to(512, 9000, 128));
-    close_device();
-}
-
-static void assert_fails(const char *how, const char *words)
+/* Of a device that is open; it is closed. */
+static void assert_fails(const char *words)
 {
     struct shoal_error error = {0};
-    const int operation = library->operation_status, heuristic = library->heuristic_status;
-    const int engine = library->engines[0].status, run = library->run_status;
-    const int engines = library->engine_count;
 
-    environment(how, FAKE_CUDNN);
-    answer(OPERATION, 0);
-    library->engine_count = 1;
-    open_device();
-    library->operation_status = operation, library->heuristic_status = heuristic;
-    library->engines[0].status = engine, library->run_status = run;
-    library->engine_count = engines;
-    assert_true(attend_to(512, 8192, 64));
+    assert_true(attend_to(512, 512, 64));
     assert_int_equal(synchronize(&error), SHOAL_E_DEVICE);
     assert_says(&error, "is lost to this device: attention by cuDNN 9.15: ");
     assert_says(&error, words);
@@ -305,8 +265,8 @@ static void assert_fails(const char *how, const char *words)
     close_device();
 }
 
-/* What fails is no reason to take our own: the bits would depend on the failure. Nor is what the
- * library cannot where it must. */
+/* What the library cannot do is no reason to take our own kernels, nor is what fails: it was asked
+ * for, and the bits would depend on the failure. */
 static void test_failures(void **state)
 {
     static const char *const words[] = {
@@ -314,19 +274,26 @@ static void test_failures(void **state)
         "cudnnBackendFinalize of the heuristic, status %d (the fake says %d)",
         "cudnnBackendFinalize of the plan, status %d (the fake says %d)",
         "cudnnBackendExecute of the plan, status %d (the fake says %d)"};
-    const int statuses[] = {4001, 4003, 5000, 3000, 1008};
+    const int statuses[] = {1008, 2000, 3000, 3008, 4001, 4003, 5000};
     char text[100];
 
     (void)state;
     for (int call = OPERATION; call <= RUN; call++)
-        for (int i = 0; i < 5; i++) {
-            snprintf(text, sizeof text, words[call], statuses[i], statuses[i]);
+        for (int i = 0; i < 7; i++) {
+            answer(OPERATION, 0);
+            open_device();
             answer((enum call)call, statuses[i]);
-            assert_fails(i < 3 ? "" : "cudnn", text);
+            snprintf(text, sizeof text, words[call], statuses[i], statuses[i]);
+            assert_fails(text);
         }
     answer(OPERATION, 0);
+    open_device();
     library->engine_count = 0;
-    assert_fails("cudnn", "no engine is suggested");
+    assert_fails("no engine is suggested");
+    library->engine_count = 1;
+    open_device();
+    library->engines[0].varies = true;
+    assert_fails("an engine is not deterministic");
 }
 
 /* ---- opening ---- */
@@ -352,22 +319,24 @@ static void assert_refused(int sm, enum shoal_status status, const char *words)
 
 static void test_environment(void **state)
 {
-    const int by_itself[] = {90, 100, 103}, if_it_must[] = {80, 86, 89, 120};
+    const int cards[] = {80, 86, 89, 90, 100, 103, 120};
 
     (void)state;
     stream = NULL;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 7; i++) {
+        environment("", FAKE_CUDNN);
+        assert_attends(cards[i], "own kernels");
         environment("own", FAKE_CUDNN);
-        assert_attends(by_itself[i], "own kernels");
-        environment("", FAKE_CUDNN);
-        assert_attends(by_itself[i], "cuDNN 9.15");
-    }
-    for (int i = 0; i < 4; i++) {
-        environment("", FAKE_CUDNN);
-        assert_attends(if_it_must[i], "own kernels");
+        assert_attends(cards[i], "own kernels");
         environment("cudnn", FAKE_CUDNN);
-        assert_attends(if_it_must[i], "cuDNN 9.15");
+        assert_attends(cards[i], "cuDNN 9.15");
     }
+    /* One that is not asked for is not looked for. */
+    environment("", "/nowhere/libcudnn_graph.so.9");
+    assert_attends(90, "own kernels");
+    unsetenv("SHOAL_CUDA_ATTENTION");
+    assert_attends(90, "own kernels");
+    environment("cudnn", FAKE_CUDNN);
     assert_refused(75, SHOAL_E_DEVICE, "needs BF16, which Emulated does not have");
     environment("quickly", FAKE_CUDNN);
     assert_refused(90, SHOAL_E_INVALID, "\"quickly\"; it may be \"own\" or \"cudnn\"");
@@ -377,19 +346,19 @@ static void test_unusable(void **state)
 {
     (void)state;
     stream = NULL;
-    environment("", "/nowhere/libcudnn_graph.so.9");
+    environment("cudnn", "/nowhere/libcudnn_graph.so.9");
     assert_refused(90, SHOAL_E_DEVICE,
         "/nowhere/libcudnn_graph.so.9, which the environment's SHOAL_CUDNN names, is no cuDNN");
-    environment("", "libm.so.6");
+    environment("cudnn", "libm.so.6");
     assert_refused(90, SHOAL_E_DEVICE, "(it has no cudnnGetVersion)");
-    environment("", FAKE_CUDNN);
+    environment("cudnn", FAKE_CUDNN);
     library->version = 91300;
     assert_refused(90, SHOAL_E_DEVICE, "(it is cuDNN 9.13, and 9.13.1 or newer would do)");
     library->version = 91301;
     library->handle_status = 3005;
     assert_refused(90, SHOAL_E_DEVICE, "(cudnnCreate, status 3005)");
     library->handle_status = 0;
-    /* One that refuses even what it is warmed up with. */
+    /* One that does not do even what it is warmed up with. */
     answer(OPERATION, 3000);
     assert_refused(90, SHOAL_E_DEVICE, "(cudnnBackendFinalize of the attention, status 3000 (the");
     answer(ENGINE, 3008);
@@ -399,9 +368,8 @@ static void test_unusable(void **state)
     assert_refused(90, SHOAL_E_DEVICE, "(an engine is not deterministic)");
     library->engines[0] = (struct fake_engine){.workspace_bytes = (int64_t)64 << 20};
     assert_refused(90, SHOAL_E_DEVICE, "(an engine wants a workspace of 67108864 bytes)");
-    /* What fails while it warms up is asked for again when it is needed. */
     library->engines[0] = (struct fake_engine){.status = 4004};
-    assert_attends(90, "cuDNN 9.13");
+    assert_refused(90, SHOAL_E_DEVICE, "(cudnnBackendFinalize of the plan, status 4004 (the fake");
 }
 
 static const struct CMUnitTest tests[] = {
@@ -410,7 +378,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup(test_strides, set_up),
     cmocka_unit_test_setup(test_plans_take_turns, set_up),
     cmocka_unit_test_setup(test_engines, set_up),
-    cmocka_unit_test_setup(test_refusals, set_up),
     cmocka_unit_test_setup(test_failures, set_up),
     cmocka_unit_test_setup(test_environment, set_up),
     cmocka_unit_test_setup(test_unusable, set_up),

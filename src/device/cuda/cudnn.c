@@ -18,9 +18,15 @@
 typedef struct opaque_handle *handle_t;
 typedef void *descriptor_t;
 
-/* cudnnStatus_t: thousands are categories. Below the first of these it is an installation, a
- * parameter or a wish that does not work, now or later; from there on something failed. */
-enum { SUCCESS = 0, INTERNAL_ERROR = 4000, HOST_ALLOCATION = 4003, DEVICE_ALLOCATION = 4004 };
+/* cudnnStatus_t: thousands are categories. Below INTERNAL_ERROR it is an installation, a parameter
+ * or a wish that does not work, now or later; from there on something failed. */
+enum {
+    SUCCESS = 0,
+    NOT_SUPPORTED = 3000,
+    INTERNAL_ERROR = 4000,
+    HOST_ALLOCATION = 4003,
+    DEVICE_ALLOCATION = 4004,
+};
 /* cudnnDataType_t, cudnnBackendHeurMode_t, cudnnBackendNumericalNote_t */
 enum { DATA_FLOAT = 0, DATA_BFLOAT16 = 9, HEURISTIC_A = 3, NOTE_NONDETERMINISTIC = 4 };
 /* cudnnBackendAttributeType_t */
@@ -128,7 +134,7 @@ struct parts {
 struct plan {
     struct shape shape;
     struct parts parts;
-    descriptor_t plan; /* one of the parts; NULL: the library has nothing for it */
+    descriptor_t plan; /* one of the parts */
 };
 
 struct cuda_cudnn {
@@ -137,7 +143,6 @@ struct cuda_cudnn {
     handle_t handle;
     struct cuda_device *cuda;
     device_addr workspace;
-    bool must;
     char name[32];
     char why[480]; /* the first call that did not work, of the last plan that was asked for */
     struct plan plans[PLANS];
@@ -327,7 +332,7 @@ static descriptor_t plan_by(struct making *m, descriptor_t config)
     return made;
 }
 
-/* SUCCESS if the library has something for p's shape; else, or if it cannot say, its status. */
+/* SUCCESS, and a plan for p's shape, or a status that says why there is none. */
 static int describe(struct cuda_cudnn *cudnn, struct plan *p)
 {
     struct making m = {cudnn, &p->parts, SUCCESS};
@@ -341,7 +346,7 @@ static int describe(struct cuda_cudnn *cudnn, struct plan *p)
         if (!cannot(m.status)) continue;
         m.status = SUCCESS; /* another one may */
     }
-    return m.status;
+    return m.status || p->plan ? m.status : NOT_SUPPORTED;
 }
 
 static void plan_drop(const struct cuda_cudnn *cudnn, struct plan *p)
@@ -358,8 +363,7 @@ static bool same_shape(const struct shape *a, const struct shape *b)
            a->out_stride == b->out_stride;
 }
 
-/* Only what the library says for good is kept; SUCCESS, and a plan that may have none, or a
- * failure's status. */
+/* SUCCESS, and the plan, which is made when its shape is first met, or why there is none. */
 static int plan_of(struct cuda_cudnn *cudnn, const struct shape *shape, struct plan **plan)
 {
     struct plan *p;
@@ -376,7 +380,7 @@ static int plan_of(struct cuda_cudnn *cudnn, const struct shape *shape, struct p
     plan_drop(cudnn, p);
     p->shape = *shape;
     status = describe(cudnn, p);
-    if (status && !cannot(status)) {
+    if (status) {
         plan_drop(cudnn, p); /* no shape is all zeros */
         return status;
     }
@@ -390,18 +394,11 @@ static int plan_of(struct cuda_cudnn *cudnn, const struct shape *shape, struct p
 
 /* ---- attending ---- */
 
-/*
- * Queries and keys. From LEAST on the library is asked if it must. By itself only where it pays:
- * every shape has its kernel compiled when it is first met, in about 0.4 s for an sm_90. At 600
- * TFLOP/s in place of 390 a thousand calls with 4200 keys would save that, or a hundred with 16500.
- */
-#define LEAST_ROWS 512
-#define PAYING_KEYS 8192
+#define LEAST_ROWS 512 /* queries, and keys: fewer are not worth a kernel of their own */
 
-static bool takes(const struct cuda_cudnn *cudnn, const struct shape *s)
+static bool takes(const struct shape *s)
 {
-    return (s->dim == 64 || s->dim == 128) && s->queries >= LEAST_ROWS && s->keys >= LEAST_ROWS &&
-           (cudnn->must || s->keys >= PAYING_KEYS);
+    return (s->dim == 64 || s->dim == 128) && s->queries >= LEAST_ROWS && s->keys >= LEAST_ROWS;
 }
 
 static bool aligned(struct matrix m)
@@ -434,7 +431,7 @@ static int run(struct cuda_cudnn *cudnn, CUstream stream, const struct plan *p, 
     return m.status;
 }
 
-/* Our own kernels would do, but bits must not depend on a failure. */
+/* Our own kernels would do, but cuDNN was asked for, and bits must not depend on a failure. */
 static void fail(struct cuda_cudnn *cudnn, int status)
 {
     char what[600];
@@ -443,7 +440,7 @@ static void fail(struct cuda_cudnn *cudnn, int status)
         "attention by %s: %s (the environment's SHOAL_CUDA_ATTENTION=own does without)",
         cudnn->name, cudnn->why);
     cuda_fail(cudnn->cuda,
-        !status || cannot(status)                                  ? CUDA_ERROR_NOT_SUPPORTED
+        cannot(status)                                             ? CUDA_ERROR_NOT_SUPPORTED
         : status == HOST_ALLOCATION || status == DEVICE_ALLOCATION ? CUDA_ERROR_OUT_OF_MEMORY
                                                                    : CUDA_ERROR_UNKNOWN,
         what);
@@ -459,19 +456,15 @@ bool cuda_cudnn_attend(struct stream *stream, struct matrix out, struct matrix q
     struct plan *p;
     int status;
 
-    if (!cudnn || !takes(cudnn, &shape) || q.dtype != DTYPE_BF16 || !aligned(out) || !aligned(q) ||
+    if (!cudnn || !takes(&shape) || q.dtype != DTYPE_BF16 || !aligned(out) || !aligned(q) ||
         !aligned(k) || !aligned(v))
         return false;
     assert(k.dtype == q.dtype && v.dtype == q.dtype && out.dtype == q.dtype && scale > 0);
     if (!cuda_enter(cuda)) return true; /* dropped, like all that is given now */
     status = plan_of(cudnn, &shape, &p);
-    if (!status && p->plan) {
+    if (!status)
         status = run(cudnn, ((struct cuda_stream *)stream)->handle, p, out, q, k, v, scale);
-        if (!status) return true;
-        if (cannot(status)) p->plan = NULL; /* nor later */
-    }
-    if (!cudnn->must && (!status || cannot(status))) return false;
-    fail(cudnn, status);
+    if (status) fail(cudnn, status);
     return true;
 }
 
@@ -487,7 +480,7 @@ static void drop_library(struct cuda_cudnn *cudnn)
 }
 
 /* Attention as a transformer has it, whatever the workspace holds: kernels are loaded to the card
- * when they first run. False if the library cannot do even that. */
+ * when they first run. False if the library does not do even that. */
 static bool warm_up(struct cuda_cudnn *cudnn)
 {
     const int64_t rows = 1024, dim = 128, heads = 8, cols = heads * dim;
@@ -499,14 +492,12 @@ static bool warm_up(struct cuda_cudnn *cudnn)
 
     assert((uint64_t)dtype_bytes(DTYPE_BF16, 4 * rows * cols) + WORKSPACE_BYTES <=
            cuda->workspace_bytes);
-    if (!status && !p->plan) return false;
     for (int i = 0; i < 4; i++)
         m[i] = matrix_at(cuda->workspace + (uint64_t)dtype_bytes(DTYPE_BF16, i * rows * cols),
             DTYPE_BF16, rows, cols);
     if (!status) status = run(cudnn, NULL, p, m[3], m[0], m[1], m[2], 1);
     cuda->driver->context_synchronize();
-    /* What failed now is asked for again when it is needed. */
-    return !cannot(status);
+    return !status;
 }
 
 /* False, and nothing is left open, if it cannot be used. */
@@ -553,25 +544,18 @@ static bool open_any(struct cuda_cudnn *cudnn, const char *named)
     return false;
 }
 
-/* Cards whose matrix instructions our own kernels do not use, so that the library's are faster. */
-static bool faster(const struct cuda_device *cuda)
-{
-    return cuda->sm == 90 || cuda->sm == 100 || cuda->sm == 103;
-}
-
 enum shoal_status cuda_cudnn_open(struct cuda_device *cuda, struct shoal_error *error)
 {
     const char *how = getenv("SHOAL_CUDA_ATTENTION"), *named = getenv("SHOAL_CUDNN");
-    bool own = how && strcmp(how, "own") == 0, must = how && strcmp(how, "cudnn") == 0;
-    enum shoal_status status = SHOAL_OK;
+    enum shoal_status status;
     struct cuda_cudnn *cudnn;
 
-    if (how && *how && !own && !must)
+    if (!how || !*how || strcmp(how, "own") == 0) return SHOAL_OK;
+    if (strcmp(how, "cudnn") != 0)
         FAIL(error, SHOAL_E_INVALID,
             "the environment's SHOAL_CUDA_ATTENTION is \"%s\"; it may be \"own\" or \"cudnn\", or "
             "not there",
             how);
-    if (own || (!must && !faster(cuda))) return SHOAL_OK;
     if (cuda->sm < 80)
         FAIL(error, SHOAL_E_DEVICE,
             "cuDNN, which the environment's SHOAL_CUDA_ATTENTION asks for, needs BF16, which %s "
@@ -580,7 +564,6 @@ enum shoal_status cuda_cudnn_open(struct cuda_device *cuda, struct shoal_error *
     cudnn = mem_calloc(1, sizeof *cudnn);
     if (!cudnn) FAIL_MEMORY(error);
     cudnn->cuda = cuda;
-    cudnn->must = must;
     cudnn->workspace = cuda->workspace + cuda->workspace_bytes - WORKSPACE_BYTES;
     if (open_any(cudnn, named)) {
         cuda->cudnn = cudnn;
@@ -591,7 +574,7 @@ enum shoal_status cuda_cudnn_open(struct cuda_device *cuda, struct shoal_error *
             "%s, which the environment's SHOAL_CUDNN names, is no cuDNN that works here (%s); "
             "without the variable the system's is looked for",
             named, cudnn->why);
-    else if (must)
+    else
         status = error_set(error, SHOAL_E_DEVICE, __FILE__, __LINE__,
             "there is no cuDNN that works here (%s), which the environment's SHOAL_CUDA_ATTENTION "
             "asks for; SHOAL_CUDNN may say where its libcudnn_graph.so.9 is, and without both "

@@ -237,6 +237,8 @@ struct device_ops {
 struct device_traits {
     enum dtype activation; /* of activations inside a block: F32, BF16 or F16 */
     int64_t chunk_rows;    /* of wide activations that exist at once, at most */
+    int64_t product_rows;  /* that a product takes its weights in for, if it waits for them; more
+                              rows take them in again */
 };
 
 /* What every back end's device, stream and event begin with. */

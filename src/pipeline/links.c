@@ -172,7 +172,7 @@ static void report_text(const struct report *r, struct text *t)
     row(t, "wire", "pack", rates->pack_bytes, "GB/s", kept);
     row(t, "", "unpack", rates->unpack_bytes, "GB/s", "");
     row(t, "arithmetic", "linear", rates->flops[WORK_LINEAR], "GFLOP/s", "");
-    row(t, "", "its weights", rates->weight_bytes, "GB/s", "taken in once for 512 rows");
+    row(t, "", "its weights", rates->weight_bytes, "GB/s", "what products of few rows wait for");
     row(t, "", "attention", rates->flops[WORK_ATTENTION], "GFLOP/s", "");
     row(t, "", "convolution", rates->flops[WORK_CONV], "GFLOP/s", "");
     row(t, "", "all other", rates->memory_bytes, "GB/s", "of operands");

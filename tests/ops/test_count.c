@@ -3,6 +3,7 @@
 
 #include "device/count/count.h"
 #include "device/cpu/cpu.h"
+#include "device/cuda/cuda.h"
 
 static struct device *device;
 static struct stream *stream;
@@ -97,6 +98,28 @@ static void test_arena_and_copies(void **state)
     assert_int_equal(now.operations, before.operations);
 }
 
+/* A product of many rows takes its weights in anew for every so many; of a card's, once. */
+static void test_weights_taken_in(void **state)
+{
+    const struct device_traits traits[] = {CPU_TRAITS, CUDA_TRAITS};
+    const double times[] = {5, 1};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct shoal_error error = {0};
+        struct device *counting;
+        struct stream *compute;
+
+        assert_ok(count_create(&counting, traits[i], &error));
+        assert_ok(counting->ops->stream_create(counting, false, &compute, &error));
+        counting->ops->compute->linear(compute, at(DTYPE_F32, 2112, 8), at(DTYPE_F32, 2112, 16),
+            at(DTYPE_BF16, 8, 16), MATRIX_NONE);
+        assert_true(count_read(counting).weight_traffic == times[i] * 8 * 16 * 2);
+        counting->ops->stream_destroy(&compute);
+        device_destroy(&counting);
+    }
+}
+
 static int open_device(void **state)
 {
     struct shoal_error error = {0};
@@ -119,6 +142,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_weights_taken_in),
         cmocka_unit_test(test_arena_and_copies),
     };
 

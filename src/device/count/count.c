@@ -83,10 +83,11 @@ static void add_product(struct stream *stream, enum count_kind kind, double oper
     struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
 {
     struct count_totals *totals = &((struct count_device *)stream->device)->totals;
+    const int64_t rows = stream->device->traits.product_rows;
 
     add_work(stream, kind, operations, bytes_of(y) + bytes_of(x) + bytes_of(w) + bytes_of(bias));
     if (kind == COUNT_LINEAR)
-        totals->weight_traffic += bytes_of(w) * (double)((y.rows + COUNT_ROWS - 1) / COUNT_ROWS);
+        totals->weight_traffic += bytes_of(w) * (double)((y.rows + rows - 1) / rows);
 }
 
 /* `y` in place is one operand, not two. */

@@ -10,16 +10,13 @@
 /* Products of these kinds are most of the work, and run at rates of their own. */
 enum count_kind { COUNT_LINEAR, COUNT_ATTENTION, COUNT_CONV, COUNT_OTHER, COUNT_KINDS };
 
-#define COUNT_ROWS 512 /* that a product takes its weights in for; so the CPU does it */
-
 struct count_totals {
     uint64_t operations;         /* floating-point, a multiply-add being two; at most INT64_MAX */
     double by_kind[COUNT_KINDS]; /* the same */
-    double
-        weight_traffic;   /* of linear products, bytes of weights, once for every COUNT_ROWS rows */
-    double other_traffic; /* of the operations of no kind */
-    uint64_t traffic;     /* bytes of operands read and written by operations, each once */
-    uint64_t copied_in;   /* bytes, host to device */
+    double weight_traffic; /* of linear products, bytes of weights, once for every product_rows */
+    double other_traffic;  /* of the operations of no kind */
+    uint64_t traffic;      /* bytes of operands read and written by operations, each once */
+    uint64_t copied_in;    /* bytes, host to device */
     uint64_t copied_out;
 };
 

@@ -14,7 +14,8 @@ enum cpu_kernels {
 #define CPU_WORKER_BYTES ((1u << 20) + (64u << 10))
 
 /* What a plan for it counts with. */
-#define CPU_TRAITS ((struct device_traits){.activation = DTYPE_F32, .chunk_rows = 1024})
+#define CPU_TRAITS                                                                                 \
+    ((struct device_traits){.activation = DTYPE_F32, .chunk_rows = 1024, .product_rows = 512})
 
 /*
  * threads: 0 for one each core. The fast kernels give the same bits whatever their number, and the

@@ -8,7 +8,8 @@
 #include "device/device.h"
 
 /* What a plan for a card counts with. Cards before sm_80 have no BF16: F16 there. */
-#define CUDA_TRAITS ((struct device_traits){.activation = DTYPE_BF16, .chunk_rows = 4096})
+#define CUDA_TRAITS                                                                                \
+    ((struct device_traits){.activation = DTYPE_BF16, .chunk_rows = 4096, .product_rows = 4096})
 
 #define CUDA_MAX_CARDS 64 /* ordinals are less */
 

@@ -17,8 +17,10 @@ CONDITIONAL = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif)\b(?!.*_H\b)(?!.*__cplus
 
 
 def sources():
+    """Those in C, which clang-format knows, and the package's in Python."""
     for pattern in ("include/**/*.h", "src/**/*.[ch]", "src/**/*.cu", "src/**/*.cuh", "programs/**/*.[ch]",
-                    "examples/*.c", "tests/**/*.[ch]", "tests/**/*.cc", "tools/*.c"):
+                    "examples/*.c", "tests/**/*.[ch]", "tests/**/*.cc", "tools/*.c",
+                    "bindings/python/**/*.py"):
         yield from sorted(ROOT.glob(pattern))
 
 
@@ -28,7 +30,7 @@ def check(path):
     lines = text.splitlines()
     if len(lines) > MAX_LINES:
         yield f"{name}: {len(lines)} lines; at most {MAX_LINES}"
-    if not text.startswith("/*"):
+    if not re.match(r'(#!.*\n)?"""' if path.suffix == ".py" else r"/\*", text):
         yield f"{name}:1: open with a comment that says what the file is"
     if not text.endswith("\n"):
         yield f"{name}: no newline at the end"
@@ -51,7 +53,8 @@ def main():
     files = list(sources())
     bad = [message for path in files for message in check(path)]
     if shutil.which("clang-format"):
-        result = subprocess.run(["clang-format", "--dry-run", "-Werror", *map(str, files)],
+        result = subprocess.run(["clang-format", "--dry-run", "-Werror",
+                                 *(str(path) for path in files if path.suffix != ".py")],
                                 capture_output=True, text=True, cwd=ROOT)
         version = subprocess.run(["clang-format", "--version"], capture_output=True, text=True).stdout
         # Other versions format a few things otherwise; only one can be the judge.

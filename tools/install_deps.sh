@@ -7,8 +7,8 @@ if ! command -v dpkg-query >/dev/null; then
     exit 0
 fi
 
-packages="gcc g++ libc6-dev make meson ninja-build pkg-config python3 libjansson-dev libpng-dev
-libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev libcmocka-dev"
+packages="gcc g++ libc6-dev make meson ninja-build pkg-config python3 python3-numpy
+libjansson-dev libpng-dev libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev libcmocka-dev"
 
 missing=
 for package in $packages; do

@@ -15,6 +15,8 @@ may be used from distinct threads; one object by one thread at a time.
 from ._engine import Model, Plan, PlanSummary, Progress, Report, Result
 from ._engine import devices, generate, inspect
 from ._library import AUTO, UNLIMITED, Error, Status, __version__
+from .store import Store, StoreStats, Tensor
 
 __all__ = ["AUTO", "UNLIMITED", "Error", "Model", "Plan", "PlanSummary", "Progress", "Report",
-           "Result", "Status", "__version__", "devices", "generate", "inspect"]
+           "Result", "Status", "Store", "StoreStats", "Tensor", "__version__", "devices",
+           "generate", "inspect"]

@@ -125,6 +125,34 @@ class Image(Struct):
                 ("latents", POINTER(c_float)), ("latent_count", c_size_t), ("seed", c_uint64)]
 
 
+class StoreTensor(Struct):
+    c_name = "shoal_store_tensor"
+    _fields_ = [("name", c_char_p), ("dtype", c_char_p), ("bytes", c_uint64), ("data", c_void_p),
+                ("path", c_char_p), ("offset", c_uint64)]
+
+
+class StoreBlock(Struct):
+    c_name = "shoal_store_block"
+    _fields_ = [("name", c_char_p), ("tensors", POINTER(StoreTensor)), ("tensor_count", c_int32)]
+
+
+class StoreRequest(Struct):
+    c_name = "shoal_store_request"
+    _fields_ = [("vram_bytes", c_uint64), ("ram_bytes", c_uint64), ("resident_blocks", c_int32),
+                ("prefetch_slots", c_int32), ("buffer", c_int), ("wire", c_int), ("pin", c_int),
+                ("device", c_char_p), ("threads", c_int32), ("block_seconds", c_double),
+                ("rates_path", c_char_p)]
+
+
+class StoreStatsStruct(Struct):
+    c_name = "shoal_store_stats"
+    _fields_ = [("device_bytes", c_uint64), ("host_bytes", c_uint64), ("pinned_bytes", c_uint64),
+                ("weight_bytes", c_uint64), ("walk_copied_bytes", c_uint64),
+                ("copied_bytes", c_uint64), ("read_bytes", c_uint64), ("wait_seconds", c_double),
+                ("blocks", c_int32), ("resident_blocks", c_int32), ("packed_blocks", c_int32),
+                ("disk_blocks", c_int32), ("prefetch_slots", c_int32)]
+
+
 _HANDLE, _ERROR, _TEXT = POINTER(c_void_p), POINTER(ErrorStruct), POINTER(c_char_p)
 
 # name: (what it returns, what it takes). Those that take an error last return a status.
@@ -151,6 +179,21 @@ ENGINE = {
     "shoal_result_image": (None, [c_void_p, c_int32, POINTER(Image)]),
     "shoal_result_write_png": (c_int, [c_void_p, c_int32, c_char_p, _ERROR]),
     "shoal_result_write_trace": (c_int, [c_void_p, c_char_p, _ERROR]),
+}
+STORES = {
+    "shoal_store_request_init": (None, [POINTER(StoreRequest)]),
+    "shoal_store_create": (
+        c_int, [POINTER(StoreBlock), c_int32, POINTER(StoreRequest), _HANDLE, _ERROR]),
+    "shoal_store_destroy": (None, [_HANDLE]),
+    "shoal_store_text": (c_char_p, [c_void_p]),
+    "shoal_store_json": (c_char_p, [c_void_p]),
+    "shoal_store_device_bytes": (c_uint64, [c_void_p]),
+    "shoal_store_resume": (c_int, [c_void_p, c_uint64, _ERROR]),
+    "shoal_store_acquire": (c_int, [c_void_p, c_int32, c_void_p, POINTER(c_uint64), _ERROR]),
+    "shoal_store_release": (c_int, [c_void_p, c_int32, _ERROR]),
+    "shoal_store_suspend": (c_int, [c_void_p, _ERROR]),
+    "shoal_store_loaded": (c_bool, [c_void_p]),
+    "shoal_store_stats": (None, [c_void_p, POINTER(StoreStatsStruct)]),
 }
 
 

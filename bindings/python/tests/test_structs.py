@@ -38,7 +38,11 @@ def declared(tag: str) -> list[str]:
 
 class Structs(unittest.TestCase):
     def test_members_lie_where_the_header_has_them(self) -> None:
-        structs = c.Struct.__subclasses__()
+        with open(HEADER, encoding="utf-8") as file:
+            header = file.read()
+        stores = "struct shoal_store_request {" in header
+        structs = [s for s in c.Struct.__subclasses__()
+                   if stores or not s.c_name.startswith("shoal_store_")]
         self.assertGreaterEqual(len(structs), 8)
         lines, expected = [], []
         for struct in structs:

@@ -1,9 +1,9 @@
 #!/bin/sh
 # make dist: one tarball that runs on any Linux of this processor with glibc.
 #
-# bin/shoal has the third-party libraries inside. lib/libshoal.so has them beside it: distributions
-# do not build their static libraries for use in shared ones. Both are checked, and the unpacked
-# files are run in a root folder where nothing but glibc is installed.
+# bin/shoal has the third-party libraries inside, lib/libshoal.so has them beside it
+# (bundle_library.sh). Both are checked, and the unpacked files are run in a root folder where nothing
+# but glibc is installed.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -14,10 +14,6 @@ tarball=$root/dist/$name.tar.gz
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 stage=$work/$name
-
-# Whose code is in the tarball: their licences travel along.
-packages="libjansson-dev libpcre2-dev libpng-dev liburing-dev libutf8proc-dev libxxhash-dev
-zlib1g-dev"
 
 fail()
 {
@@ -44,21 +40,11 @@ build_program()
 
 build_library()
 {
-    library=$stage/lib/libshoal.so.$version
-    major=${version%%.*}
-
-    # An old-style rpath, because it also holds for the libraries that those beside it need.
-    # shellcheck disable=SC2016,SC2046
-    quietly gcc -shared -o "$library" -Wl,-soname,"libshoal.so.$major" \
-        -Wl,--whole-archive "$build/libshoal_core.a" -Wl,--no-whole-archive \
-        -Wl,--as-needed -Wl,--no-undefined -Wl,--disable-new-dtags,-rpath,'$ORIGIN' \
-        $(pkg-config --libs jansson libpng libpcre2-8 libutf8proc liburing) -lm -pthread
-    strip --strip-unneeded "$library"
-    ln -s "libshoal.so.$version" "$stage/lib/libshoal.so.$major"
-    ln -s "libshoal.so.$major" "$stage/lib/libshoal.so"
-    for file in $(ldd "$library" | sed -n 's/.* => \(\/[^ ]*\).*/\1/p'); do
-        is_glibc "$(basename "$file")" || cp -L "$file" "$stage/lib/"
-    done
+    library=libshoal.so
+    major=$library.${version%%.*}
+    "$root/tools/bundle_library.sh" "$build" "$stage/lib" "$stage/licences"
+    ln -s "$library.$version" "$stage/lib/$major"
+    ln -s "$major" "$stage/lib/$library"
 }
 
 copy_files()
@@ -70,11 +56,6 @@ copy_files()
     cp "$root/README.md" "$root/LICENSE" "$stage/"
     # The picture in the README.
     [ ! -f "$root/docs/demo.png" ] || cp "$root/docs/demo.png" "$stage/docs/"
-    for package in $packages; do
-        [ -f "/usr/share/doc/$package/copyright" ] ||
-            fail "no /usr/share/doc/$package/copyright: build on Debian or Ubuntu"
-        cp -L "/usr/share/doc/$package/copyright" "$stage/licences/$package.txt"
-    done
     chmod -R u+w,go+rX "$stage"
 }
 
@@ -86,24 +67,13 @@ is_glibc()
     return 1
 }
 
-# Needs nothing but glibc (and, for a library, its neighbours), and names no folder of this machine.
-check_binary()
+# Needs nothing but glibc, and names no folder of this machine.
+check_program()
 {
-    for needed in $(objdump -p "$1" | sed -n 's/^ *NEEDED *//p'); do
-        is_glibc "$needed" && continue
-        case $1 in
-        */lib/*) [ -f "$stage/lib/$needed" ] && continue ;;
-        esac
-        fail "$(basename "$1") needs $needed"
+    for needed in $(objdump -p "$stage/bin/shoal" | sed -n 's/^ *NEEDED *//p'); do
+        is_glibc "$needed" || fail "the program needs $needed"
     done
-    if grep -qF "$root" "$1"; then fail "$(basename "$1") names $root"; fi
-}
-
-check_exports()
-{
-    foreign=$(nm -D --defined-only "$1" | awk '$3 !~ /^shoal_/ { print $3 }' | head -3)
-    # shellcheck disable=SC2086
-    [ -z "$foreign" ] || fail "$(basename "$1") exports what is not its own:" $foreign
+    if grep -qF "$root" "$stage/bin/shoal"; then fail "the program names $root"; fi
 }
 
 pack()
@@ -161,10 +131,7 @@ done
 build_program
 build_library
 copy_files
-for binary in "$stage/bin/shoal" "$stage"/lib/*.so.*; do
-    check_binary "$binary"
-done
-check_exports "$stage/lib/libshoal.so"
+check_program
 pack
 try_unpacked
 try_in_bare_root

@@ -8,6 +8,7 @@
 #                how long operations take
 #   make sanitize-gpu  the same under compute-sanitizer: memcheck and racecheck
 #   make dist    one tarball that needs nothing but glibc, this system's version or newer
+#   make wheel   the Python package with this build's library inside, for pip to install
 #   make fuzz    a minute of libFuzzer on every target (needs clang)
 #   make install / make uninstall (PREFIX=/usr/local) / make clean / make format (clang-format)
 
@@ -17,7 +18,7 @@ PREFIX ?= /usr/local
 SANITIZE = $(MESON) test -C $(BUILD) --benchmark --suite sanitize --timeout-multiplier 4 \
   --test-args untimed
 
-.PHONY: all demo test test-gpu sanitize-gpu dist fuzz install uninstall clean deps format
+.PHONY: all demo test test-gpu sanitize-gpu dist wheel fuzz install uninstall clean deps format
 .DEFAULT_GOAL := all
 
 # Installs missing Debian packages; does nothing and needs no rights when nothing is missing.
@@ -50,6 +51,9 @@ sanitize-gpu: $(BUILD)/build.ninja
 
 dist: all
 	@tools/dist.sh
+
+wheel: all
+	@bindings/python/make_wheel.py $(BUILD) dist
 
 fuzz: deps
 	@tools/fuzz.sh

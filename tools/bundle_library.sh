@@ -3,6 +3,7 @@
 # but glibc and its neighbours, these neighbours, and their licences, into two folders.
 #
 # Distributions do not build their static libraries for use in shared ones, so these are copied.
+# What make dist and make wheel have in common.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -527,6 +527,126 @@ SHOAL_API void shoal_stream_request_init(struct shoal_stream_request *request);
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_bench_stream(
     const struct shoal_stream_request *request, bool json, char **text, struct shoal_error *error);
 
+/* ---- stores: the blocks of somebody else's model ---- */
+
+/*
+ * A store keeps the weights of another framework's blocks in host memory or on disk, and ships each
+ * block to the device a moment before that framework computes with it. The arithmetic stays where
+ * it is:
+ *
+ *     shoal_store_create(blocks, count, &request, &store, &error);
+ *     shoal_store_resume(store, NULL, &error);
+ *     for each step, for each block i:
+ *         shoal_store_acquire(store, i, stream, addresses, &error);
+ *         ... kernels on `stream` that read tensor t of the block at addresses[t] ...
+ *         shoal_store_release(store, i, &error);
+ *     shoal_store_suspend(store, &error);      // the device's memory is free, the weights stay
+ *     shoal_store_destroy(&store);
+ *
+ * Tensors reach the device as the bytes they are, whatever the tier and the wire. The calls from
+ * resume to suspend are made by one thread at a time.
+ */
+struct shoal_store;
+
+/* A tensor lies in host memory, or in a file. Strings and descriptions need not outlive the call
+ * that they are given to. */
+struct shoal_store_tensor {
+    const char *name;  /* within its block, for messages; may be NULL */
+    const char *dtype; /* as safetensors calls it: "BF16", "F16", "F8_E4M3", ...; other names are
+                          shipped as bytes */
+    uint64_t bytes;
+    /* In host memory: valid and unchanged until shoal_store_loaded says so. NULL: in the file. */
+    const void *data;
+    const char *path; /* a regular file, unchanged while the store lives */
+    uint64_t offset;  /* of its first byte */
+};
+
+struct shoal_store_block {
+    const char *name; /* for messages and the trace; may be NULL */
+    const struct shoal_store_tensor *tensors;
+    int32_t tensor_count; /* 1 or more */
+};
+
+/* The members are as struct shoal_request has them, but for what is said here. */
+struct shoal_store_request {
+    uint64_t vram_bytes; /* of the store alone: blocks that stay, the ring, the unpacking buffer;
+                            what the driver takes is the caller's, as is the context */
+    uint64_t ram_bytes;  /* of the store alone */
+    int32_t resident_blocks; /* SHOAL_AUTO: as many as fit */
+    int32_t prefetch_slots;
+    enum shoal_buffer buffer;
+    enum shoal_wire wire; /* AUTO: raw, unless block_seconds says that packing pays */
+    enum shoal_pin pin;
+    const char *device;
+    int32_t threads;
+    double block_seconds; /* of a block's arithmetic, for the plan; 0: not known, and nothing is */
+    const char *rates_path;
+};
+
+/* Unlimited memory, everything auto but resident_blocks, which is 0. */
+SHOAL_API void shoal_store_request_init(struct shoal_store_request *request);
+
+/*
+ * Looks at the tensors and plans. Reads no weights, but for samples where they may be packed. Fails
+ * with SHOAL_E_BUDGET if a budget is too small, and says the least that works. On a card its
+ * primary context is used, which the caller's framework has too.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_create(const struct shoal_store_block *blocks,
+    int32_t block_count, const struct shoal_store_request *request, struct shoal_store **store,
+    struct shoal_error *error);
+
+/* Suspends it, if need be, and forgets everything. Accepts NULL and a pointer to NULL. */
+SHOAL_API void shoal_store_destroy(struct shoal_store **store);
+
+/* The plan, and if it has run what the store did, as text for a person and as one JSON object.
+ * Owned by the store, until the next such call. NULL: out of memory. */
+SHOAL_API const char *shoal_store_text(struct shoal_store *store);
+SHOAL_API const char *shoal_store_json(struct shoal_store *store);
+
+/* What resume takes on the device, in bytes. */
+SHOAL_API uint64_t shoal_store_device_bytes(const struct shoal_store *store);
+
+/*
+ * Takes device memory: `memory`, shoal_store_device_bytes of it at a multiple of 4096, the caller's
+ * again after suspend; or memory of its own, if it is 0. Begins to read, if it never did.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_resume(
+    struct shoal_store *store, uint64_t memory, struct shoal_error *error);
+
+/*
+ * The block's weights are at addresses[t] for work given to `stream` (a CUstream; NULL: the default
+ * stream) from now until release, which must come before the next acquire. Blocks are needed in
+ * order, 0 to the last, walk after walk: to begin again at 0, or to leave some out, is possible,
+ * and wastes what was fetched ahead. The host does not wait for the device.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_acquire(struct shoal_store *store,
+    int32_t block, void *stream, uint64_t *addresses, struct shoal_error *error);
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_release(
+    struct shoal_store *store, int32_t block, struct shoal_error *error);
+
+/*
+ * Waits for what is under way and gives the device's memory back; blocks that wait in host memory
+ * stay there. SHOAL_E_DEVICE if something had failed: the store is suspended all the same. Those
+ * that were resident are read again after the next resume. Does nothing if it is suspended.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_suspend(
+    struct shoal_store *store, struct shoal_error *error);
+
+/* Whether host memory that tensors were described by is needed no more. Never, for blocks that are
+ * read again in every walk or after every resume. */
+SHOAL_API bool shoal_store_loaded(struct shoal_store *store);
+
+struct shoal_store_stats {
+    uint64_t device_bytes; /* while it is not suspended */
+    uint64_t host_bytes, pinned_bytes;
+    uint64_t weight_bytes;      /* of all blocks */
+    uint64_t walk_copied_bytes; /* to the device, a walk, as planned */
+    uint64_t copied_bytes, read_bytes;
+    double wait_seconds; /* the host waited in acquire for weights that were not read yet */
+    int32_t blocks, resident_blocks, packed_blocks, disk_blocks, prefetch_slots;
+};
+SHOAL_API void shoal_store_stats(struct shoal_store *store, struct shoal_store_stats *stats);
+
 #ifdef __cplusplus
 }
 #endif

@@ -9,13 +9,16 @@ struct file {
     int fd;
     uint64_t bytes;
     int64_t modified_ns, changed_ns;
-    uint64_t names; /* links to it */
-    char *path;     /* owned */
+    uint64_t names;     /* links to it */
+    char *path;         /* owned */
+    const char *memory; /* where its bytes lie, if it is none on a drive; see file_of_memory */
 };
 
 /* Regular files only: a folder, a FIFO or a device is refused by name, without blocking on it. */
 enum shoal_status file_open(
     const char *path, struct file *file, struct shoal_error *error) SHOAL_CHECKED;
+/* Memory as a file, for messages called `name`: both must outlive it, and it needs no closing. */
+struct file file_of_memory(const char *name, const void *memory, uint64_t bytes);
 void file_close(struct file *file); /* accepts a zeroed or closed one */
 
 /* Takes its length and its times anew: what was written since belongs to it. */

@@ -30,6 +30,7 @@ struct reader {
     char name[32], text[64];
     struct source *sources;
     struct request *spare, *all; /* linked by next, and by older */
+    struct request_queue ready;  /* what came from memory */
 };
 
 /* ---- files ---- */
@@ -306,6 +307,21 @@ static bool aligned(const struct read *read)
     return (read->offset | read->bytes | (uintptr_t)read->to) % READER_ALIGNMENT == 0;
 }
 
+/* What lies in memory comes at once. */
+static void take_from_memory(struct request *request)
+{
+    struct read *read = &request->read;
+    const struct file *file = read->file;
+
+    request_begin(request);
+    if (read->offset < file->bytes) {
+        request->done = file->bytes - read->offset;
+        if (request->done > read->bytes) request->done = read->bytes;
+        memcpy(read->to, file->memory + read->offset, (size_t)request->done);
+    }
+    read->end_ns = clock_ns();
+}
+
 enum shoal_status reader_submit(
     struct reader *reader, const struct read *read, struct shoal_error *error)
 {
@@ -319,22 +335,29 @@ enum shoal_status reader_submit(
             "reading %s: %llu bytes, at least %llu, from byte %llu to %p is no aligned read",
             read->file->path, (unsigned long long)read->bytes, (unsigned long long)read->least,
             (unsigned long long)read->offset, read->to);
-    TRY(find_source(reader, read->file, &source, error));
+    if (!read->file->memory) TRY(find_source(reader, read->file, &source, error));
     request = take_request(reader);
     if (!request) FAIL_MEMORY(error);
     request->read = *read;
     request->source = source;
+    if (!source) {
+        take_from_memory(request);
+        queue_push(&reader->ready, request);
+        return SHOAL_OK;
+    }
     reader->backend->submit(reader->state, request);
     return SHOAL_OK;
 }
 
 bool reader_next(struct reader *reader, bool wait, struct read *read, struct shoal_error *error)
 {
-    struct request *request = reader->backend->next(reader->state, wait);
+    struct request *request = queue_pop(&reader->ready);
 
+    if (!request) request = reader->backend->next(reader->state, wait);
     if (!request) return false;
-    snprintf(reader->text, sizeof reader->text, "%s, %s", reader->name,
-        atomic_load(&request->source->direct) ? "direct" : "cached");
+    if (request->source)
+        snprintf(reader->text, sizeof reader->text, "%s, %s", reader->name,
+            atomic_load(&request->source->direct) ? "direct" : "cached");
     request->read.status = judge(request, error);
     *read = request->read;
     request->next = reader->spare;

@@ -9,6 +9,8 @@
  * any order. Buffers must stay valid until their read has been handed out by reader_next, or the
  * reader is destroyed. It keeps the files that it has seen open until it is destroyed.
  *
+ * Files that are memory (file_of_memory) are copied from when they are submitted.
+ *
  * Buffers in large pages (pages_want_large) are read to much faster by some drives; a few buffers
  * that are used in turn, faster than many.
  */

@@ -19,6 +19,7 @@ struct checkpoint_tensor {
     uint64_t offset, stored_bytes; /* in the file; checked against its length */
     bool packed; /* stored as a payload of the lossless wire; else stored_bytes is bytes */
     bool has_checksum;
+    bool unchecked;    /* whose values may be anything: NaN too */
     uint64_t checksum; /* base/checksum.h, of the bytes as stored */
     const struct file *file;
 };

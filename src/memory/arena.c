@@ -13,10 +13,24 @@ enum shoal_status arena_open(
     return status;
 }
 
+enum shoal_status arena_open_at(struct arena *arena, struct device *device, device_addr memory,
+    uint64_t bytes, struct shoal_error *error)
+{
+    assert(memory % 4096 == 0 && !device->arena);
+    *arena = (struct arena){.device = device, .bytes = bytes, .lent = true};
+    TRY(region_create(&arena->scratch, bytes, error));
+    device->arena = memory;
+    device->arena_bytes = bytes;
+    return SHOAL_OK;
+}
+
 void arena_close(struct arena *arena)
 {
     if (!arena->scratch) return;
-    arena->device->ops->arena_release(arena->device);
+    if (arena->lent)
+        arena->device->arena = arena->device->arena_bytes = 0;
+    else
+        arena->device->ops->arena_release(arena->device);
     region_destroy(&arena->scratch);
 }
 
@@ -48,7 +62,7 @@ enum shoal_status arena_take(
     region_set_capacity(arena->scratch, arena->bytes - arena->bottom);
     region_reset_high_water(arena->scratch);
     arena_peak(arena);
-    if (arena->device->ops->arena_mark && bytes)
+    if (arena->device->ops->arena_mark && bytes && !arena->lent)
         arena->device->ops->arena_mark(arena->device, *addr, bytes, true);
     return SHOAL_OK;
 }
@@ -56,7 +70,7 @@ enum shoal_status arena_take(
 void arena_clear_bottom(struct arena *arena)
 {
     arena_peak(arena);
-    if (arena->device->ops->arena_mark && arena->bottom)
+    if (arena->device->ops->arena_mark && arena->bottom && !arena->lent)
         arena->device->ops->arena_mark(arena->device, arena->device->arena, arena->bottom, false);
     arena->bottom = 0;
     region_set_capacity(arena->scratch, arena->bytes);

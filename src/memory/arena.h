@@ -18,11 +18,15 @@ struct arena {
     struct device *device;
     struct region *scratch; /* offsets count down from the top */
     uint64_t bytes, bottom, peak;
+    bool lent; /* the memory is somebody else's */
 };
 
 /* Reserves `bytes` on the device. */
 enum shoal_status arena_open(struct arena *arena, struct device *device, uint64_t bytes,
     struct shoal_error *error) SHOAL_CHECKED;
+/* Of memory that the device can use already: at a multiple of 4096, until the arena is closed. */
+enum shoal_status arena_open_at(struct arena *arena, struct device *device, device_addr memory,
+    uint64_t bytes, struct shoal_error *error) SHOAL_CHECKED;
 void arena_close(struct arena *arena);
 
 device_addr arena_top(const struct arena *arena);

@@ -23,6 +23,7 @@ void berths_close(struct berths *b)
     for (int i = 0; i < BERTHS; i++)
         for (int part = 0; part < RING_PARTS; part++)
             if (b->list[i].freed[part]) b->device->ops->event_destroy(&b->list[i].freed[part]);
+    *b = (struct berths){0};
 }
 
 static struct berth *berth_at(struct berths *b, uint64_t number)

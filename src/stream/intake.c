@@ -69,6 +69,7 @@ struct intake_state {
     int32_t read_chunk;
     uint64_t read_bytes;
     uint64_t arrived;     /* visits before this one have been accepted whole */
+    uint64_t dropped;     /* and before this one, nobody takes chunks any more */
     struct checksum *sum; /* of the tensor that is being looked at */
     struct pool *pool;    /* packs and bounces; made when it is needed */
     struct cargo_packer packer;
@@ -96,6 +97,14 @@ static char *image_of(const struct intake_state *s, int32_t position)
     return s->setup.kept[position] ? s->shelf + s->image_at[position] : s->spare;
 }
 
+/* held. Whether all of a block of the RAM tier has come to its image. */
+static bool is_there(const struct intake_state *s, int32_t position)
+{
+    const struct visits *v = &s->setup.visits;
+
+    return s->arrived > (uint64_t)(v->first - v->block_count) + (uint64_t)position;
+}
+
 const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk)
 {
     struct intake_state *s = intake->state;
@@ -103,7 +112,9 @@ const char *intake_chunk(struct intake *intake, uint64_t visit, int32_t chunk)
     const struct arrival *next = arrival_at(s, s->taken);
 
     if (!arrives(s, visit))
-        return image_of(s, position) + s->setup.cargos[position].chunks[chunk].at;
+        return is_there(s, position)
+                   ? image_of(s, position) + s->setup.cargos[position].chunks[chunk].at
+                   : NULL;
     if (s->taken == s->accepted || next->visit != visit || next->chunk != chunk) return NULL;
     return next->to;
 }
@@ -126,9 +137,10 @@ bool intake_bounces(const struct intake *intake, uint64_t visit)
 const char *intake_image(struct intake *intake, uint64_t visit)
 {
     const struct intake_state *s = intake->state;
+    const int32_t position = visits_position(&s->setup.visits, visit);
 
-    if (arrives(s, visit) && s->arrived <= visit) return NULL;
-    return image_of(s, visits_position(&s->setup.visits, visit));
+    if (arrives(s, visit) ? s->arrived <= visit : !is_there(s, position)) return NULL;
+    return image_of(s, position);
 }
 
 void intake_image_taken(struct intake *intake, uint64_t visit, struct stream *stream)
@@ -140,11 +152,23 @@ void intake_image_taken(struct intake *intake, uint64_t visit, struct stream *st
     s->spare_used = false;
 }
 
-/* held. Chunks that have been packed are nobody's to take. */
-static void pass_packed(struct intake_state *s)
+/* held. Passes chunks that are nobody's to take: that have been packed, or dropped. */
+static void pass(struct intake_state *s)
 {
-    while (s->taken < s->accepted && arrival_at(s, s->taken)->packs)
+    while (s->taken < s->accepted &&
+           (arrival_at(s, s->taken)->packs || arrival_at(s, s->taken)->visit < s->dropped))
         s->taken++;
+}
+
+bool intake_loaded(const struct intake *intake)
+{
+    return intake->state->arrived >= (uint64_t)intake->state->setup.visits.first;
+}
+
+void intake_drop(struct intake *intake, uint64_t visit)
+{
+    intake->state->dropped = visit;
+    pass(intake->state);
 }
 
 void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream)
@@ -155,7 +179,7 @@ void intake_taken(struct intake *intake, uint64_t visit, struct stream *stream)
     if (!arrives(s, visit)) return;
     if (next->staged) s->setup.device->ops->event_record(stream, next->copied);
     s->taken++;
-    pass_packed(s);
+    pass(s);
 }
 
 int intake_workers(int threads, bool card)
@@ -211,14 +235,6 @@ static bool stage(struct intake_state *s, uint64_t bytes, uint64_t *begin)
 static uint64_t largest_chunk(const struct cargo *cargo)
 {
     return cargo->image_bytes < CARGO_CHUNK_BYTES ? cargo->image_bytes : CARGO_CHUNK_BYTES;
-}
-
-/* held. Whether all of a block of the RAM tier has come to its image. */
-static bool is_there(const struct intake_state *s, int32_t position)
-{
-    const struct visits *v = &s->setup.visits;
-
-    return s->arrived > (uint64_t)(v->first - v->block_count) + (uint64_t)position;
 }
 
 /* held. Whether the block's image is pinned, or will never be: then it may bounce. */
@@ -298,14 +314,26 @@ static enum shoal_status submit(
 /* held. Gives the reader every chunk that has a place; what bounces is there already. */
 static enum shoal_status issue(struct intake_state *s, struct shoal_error *error)
 {
+    const struct visits *v = &s->setup.visits;
+    int32_t passed = 0; /* visits in a row of which nothing is read */
+
     while (s->read_visit < s->setup.visits.total && s->issued - s->retired < s->room) {
         struct arrival *a = arrival_at(s, s->issued);
         struct event *copied = a->copied;
 
-        if (!arrives(s, s->read_visit) || !next_cargo(s)->chunk_count) {
-            s->read_visit++;
+        if (s->read_visit < s->dropped && s->read_visit >= (uint64_t)v->first) {
+            s->read_visit = s->dropped;
+            s->read_chunk = 0;
             continue;
         }
+        if (!arrives(s, s->read_visit) || !next_cargo(s)->chunk_count) {
+            /* After a walk without any, none will come: there may be no end of walks. */
+            const bool none = ++passed > v->first && s->read_visit >= (uint64_t)v->first;
+
+            s->read_visit = none ? v->total : s->read_visit + 1;
+            continue;
+        }
+        passed = 0;
         *a = next_arrival(s);
         a->copied = copied;
         if (!place(s, a)) return SHOAL_OK;
@@ -423,7 +451,7 @@ static enum shoal_status accept(struct intake *intake, struct shoal_error *error
         if (a->last) s->arrived = a->visit + 1;
         if (!bounced) s->read_bytes += a->bytes;
     }
-    pass_packed(s);
+    pass(s);
     snprintf(s->reads, sizeof s->reads, "%s", reader_describe(s->reader));
     s->setup.arrived(s->setup.user);
     return SHOAL_OK;

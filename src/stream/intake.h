@@ -78,6 +78,13 @@ void intake_image_taken(struct intake *intake, uint64_t visit, struct stream *st
  * unless a card does that. */
 int intake_workers(int threads, bool card);
 
+/* held: visits before this one are nobody's to take any more. In the first walk they are read all
+ * the same, for the images of the RAM tier. */
+void intake_drop(struct intake *intake, uint64_t visit);
+
+/* held: whether all of the first walk has been read. */
+bool intake_loaded(const struct intake *intake);
+
 /* held: the thread looks again whether there is room. After copies have been given. */
 void intake_kick(struct intake *intake);
 

@@ -45,6 +45,7 @@ struct streamer {
     uint64_t given;    /* visits whose copies were given to the copy stream */
     int32_t chunks;    /* and of the next visit, so many chunks; -1: it has no place yet */
     uint64_t released; /* visits that have ended */
+    bool detached;     /* there is no ring */
     uint64_t copied_bytes, settled_bytes;
 };
 
@@ -184,7 +185,7 @@ static void ship(void *user)
     struct streamer *s = user;
     uint64_t before = s->given;
 
-    while (s->given < s->visits.total) {
+    while (s->given < s->visits.total && !s->detached) {
         int32_t position = visits_position(&s->visits, s->given);
         const struct cargo *cargo = &s->cargos[position];
         bool whole;
@@ -413,6 +414,107 @@ enum shoal_status streamer_check(struct streamer *s, struct shoal_error *error)
     return ops_of(s)->stream_synchronize(s->copy, error);
 }
 
+/* ---- another order ---- */
+
+/* held. The first visit of a position that is not given yet. */
+static uint64_t next_visit(const struct streamer *s, int32_t position)
+{
+    const uint64_t first = (uint64_t)s->visits.first, count = (uint64_t)s->visits.streamed_count;
+    const uint64_t from = max_u64(s->given, first);
+
+    if (s->given <= (uint64_t)position) return (uint64_t)position;
+    return from + ((uint64_t)position + count - (from - first) % count) % count;
+}
+
+/* held. Its berth, if it has one, is free in the compute stream's order. */
+static void drop_visit(struct streamer *s, const struct visit *visit)
+{
+    if (!visit->berth) return;
+    berth_give_up(visit->berth, s->setup.compute, UINT64_MAX);
+    berths_release(&s->berths);
+}
+
+/* held. Nothing before that visit is acquired any more; all that was given has been dropped. */
+static void go_on_from(struct streamer *s, uint64_t visit)
+{
+    if (s->chunks >= 0) {
+        berths_await(&s->berths, s->copy, UINT64_MAX);
+        timeline_end(&s->copies, s->copy);
+        drop_visit(s, visit_at(s, s->given));
+    }
+    s->chunks = -1;
+    s->given = s->acquired = s->released = visit;
+    intake_drop(&s->intake, visit);
+}
+
+void streamer_seek(struct streamer *s, int32_t index)
+{
+    const int32_t position = index - s->setup.pass->first;
+
+    assert(s->visits.streamed_count == s->visits.first && s->released == s->acquired);
+    mutex_lock(&s->intake.mutex);
+    while (s->released < s->given && visits_position(&s->visits, s->released) != position)
+        drop_visit(s, visit_at(s, s->released++));
+    s->acquired = s->released;
+    if (s->released == s->given && visits_position(&s->visits, s->given) != position)
+        go_on_from(s, next_visit(s, position));
+    ship(s);
+    intake_kick(&s->intake);
+    mutex_unlock(&s->intake.mutex);
+}
+
+enum shoal_status streamer_detach(struct streamer *s, struct shoal_error *error)
+{
+    const struct device_ops *ops = ops_of(s);
+    struct shoal_error after;
+    enum shoal_status status, computing;
+
+    mutex_lock(&s->intake.mutex);
+    s->detached = true;
+    while (s->released < s->given)
+        drop_visit(s, visit_at(s, s->released++));
+    /* Of a visit that is given in part, chunks were taken that do not come again. */
+    go_on_from(s, s->chunks >= 0 ? s->given + 1 : s->given);
+    mutex_unlock(&s->intake.mutex);
+    status = ops->stream_synchronize(s->copy, error);
+    computing = ops->stream_synchronize(s->setup.compute, &after);
+    berths_close(&s->berths);
+    if (!status && computing && error) *error = after;
+    return status ? status : computing;
+}
+
+/* The ring and the unpacking buffer. */
+static enum shoal_status take_ring(struct streamer *s, struct shoal_error *error)
+{
+    struct arena *arena = s->setup.arena;
+    device_addr ring_addr;
+
+    TRY(arena_take(arena, s->setup.ring_bytes, &ring_addr, error));
+    TRY(arena_take(arena, s->setup.unpack_bytes, &s->unpack_addr, error));
+    return berths_open(&s->berths, arena->device, ring_addr, s->setup.ring_bytes, error);
+}
+
+enum shoal_status streamer_attach(struct streamer *s, struct shoal_error *error)
+{
+    TRY(take_ring(s, error));
+    mutex_lock(&s->intake.mutex);
+    s->detached = false;
+    ship(s);
+    intake_kick(&s->intake);
+    mutex_unlock(&s->intake.mutex);
+    return SHOAL_OK;
+}
+
+bool streamer_loaded(struct streamer *s)
+{
+    bool loaded;
+
+    mutex_lock(&s->intake.mutex);
+    loaded = intake_loaded(&s->intake);
+    mutex_unlock(&s->intake.mutex);
+    return loaded;
+}
+
 /* ---- lifetime ---- */
 
 static enum shoal_status list_blocks(struct streamer *s, struct shoal_error *error)
@@ -453,7 +555,6 @@ static enum shoal_status take_arena(struct streamer *s, struct shoal_error *erro
 {
     const struct pass *pass = s->setup.pass;
     struct arena *arena = s->setup.arena;
-    device_addr ring_addr;
 
     if (pass->globals >= 0)
         TRY(arena_take(
@@ -463,9 +564,7 @@ static enum shoal_status take_arena(struct streamer *s, struct shoal_error *erro
         TRY(arena_take(arena, s->places[i].packed ? s->cargos[i].bytes : s->cargos[i].block->bytes,
             &s->own[i], error));
     }
-    TRY(arena_take(arena, s->setup.ring_bytes, &ring_addr, error));
-    TRY(arena_take(arena, s->setup.unpack_bytes, &s->unpack_addr, error));
-    return berths_open(&s->berths, arena->device, ring_addr, s->setup.ring_bytes, error);
+    return take_ring(s, error);
 }
 
 static enum shoal_status create_events(struct streamer *s, struct shoal_error *error)

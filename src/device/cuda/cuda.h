@@ -35,6 +35,14 @@ struct cuda_info cuda_info(const struct device *device);
 /* What the process takes on the card now, by the driver; 0 if it does not say. */
 uint64_t cuda_process_bytes(const struct device *device);
 
+/*
+ * From follow to return, work that is given to the stream goes to another's: a CUstream of the
+ * card's primary context, NULL being the default one. In what order they do their work is the
+ * caller's to say, with events.
+ */
+void cuda_stream_follow(struct stream *stream, void *handle);
+void cuda_stream_return(struct stream *stream);
+
 /* ---- the machine's cards, without opening one ---- */
 
 struct cuda_card {

@@ -62,7 +62,7 @@ static inline struct cuda_device *cuda_device(struct device *device)
 
 struct cuda_stream {
     struct stream base;
-    CUstream handle;
+    CUstream handle, own; /* handle: the caller's, while it follows that */
     bool copy;
     const char *kernel; /* the last one given; NULL: none. Static storage. */
 };

@@ -48,8 +48,21 @@ enum shoal_status cuda_stream_create(
         mem_free(s);
         return status;
     }
+    s->own = s->handle;
     *stream = &s->base;
     return SHOAL_OK;
+}
+
+void cuda_stream_follow(struct stream *stream, void *handle)
+{
+    ((struct cuda_stream *)stream)->handle = handle;
+}
+
+void cuda_stream_return(struct stream *stream)
+{
+    struct cuda_stream *s = (struct cuda_stream *)stream;
+
+    s->handle = s->own;
 }
 
 /* Waits for the stream; what failed in it failed at some time before. */
@@ -78,7 +91,7 @@ void cuda_stream_destroy(struct stream **stream)
     cuda = cuda_device(s->base.device);
     (void)cuda_enter(cuda);
     await_stream(cuda, s);
-    cuda->driver->stream_destroy(s->handle);
+    cuda->driver->stream_destroy(s->own);
     mem_free(s);
 }
 

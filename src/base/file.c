@@ -135,7 +135,9 @@ enum shoal_status file_check_unchanged(const struct file *file, struct shoal_err
     if (fstat(file->fd, &info))
         FAIL(error, SHOAL_E_IO, "cannot look at %s: %s", file->path, strerror(errno));
     if (!is_same(file, &info))
-        FAIL(error, SHOAL_E_IO, "%s was changed while it was in use: run again", file->path);
+        FAIL(error, SHOAL_E_IO,
+            "%s was changed while it was in use (or renamed, or its permissions were): run again",
+            file->path);
     return SHOAL_OK;
 }
 

@@ -31,6 +31,7 @@ struct reader {
     struct source *sources;
     struct request *spare, *all; /* linked by next, and by older */
     struct request_queue ready;  /* what came from memory */
+    bool past_cache;             /* even what lies in it */
 };
 
 /* ---- files ---- */
@@ -70,7 +71,8 @@ static void map_source(struct source *source, const char *path, const struct sta
 }
 
 /* Opens the file a second time, past the page cache, where that is possible. */
-static void open_source(struct source *source, const struct file *file, const struct stat *info)
+static void open_source(
+    struct source *source, const struct file *file, const struct stat *info, bool past_cache)
 {
     char same[64];
     struct statfs system;
@@ -88,7 +90,7 @@ static void open_source(struct source *source, const struct file *file, const st
     if (source->fd < 0) source->fd = open_direct(file->path, info);
     if (source->fd < 0) return;
     atomic_store(&source->direct, true);
-    map_source(source, same, info);
+    if (!past_cache) map_source(source, same, info);
 }
 
 /* Looked up by what it is and not by `file`: that may have been closed and used for another. */
@@ -105,7 +107,7 @@ static enum shoal_status find_source(struct reader *reader, const struct file *f
     if (!s) {
         s = mem_calloc(1, sizeof *s);
         if (!s) FAIL_MEMORY(error);
-        open_source(s, file, &info);
+        open_source(s, file, &info, reader->past_cache);
         s->next = reader->sources;
         reader->sources = s;
     }
@@ -357,12 +359,17 @@ bool reader_next(struct reader *reader, bool wait, struct read *read, struct sho
     if (!request) return false;
     if (request->source)
         snprintf(reader->text, sizeof reader->text, "%s, %s", reader->name,
-            atomic_load(&request->source->direct) ? "direct" : "cached");
+            request->direct ? "direct" : "cached");
     request->read.status = judge(request, error);
     *read = request->read;
     request->next = reader->spare;
     reader->spare = request;
     return true;
+}
+
+void reader_go_past_cache(struct reader *reader)
+{
+    reader->past_cache = true;
 }
 
 void reader_wake(struct reader *reader)

@@ -34,7 +34,7 @@ enum shoal_status reader_create(struct reader **reader, enum reader_backend back
 /* Waits for what is under way; nothing writes to any buffer after it. */
 void reader_destroy(struct reader **reader);
 
-/* "io_uring, direct", "4 threads, direct", "io_uring, cached": as the last file was read. */
+/* "io_uring, direct", "4 threads, direct", "io_uring, cached": as the last read was made. */
 const char *reader_describe(const struct reader *reader);
 
 /* One read: `bytes` from `offset` to `to`, all multiples of READER_ALIGNMENT. */
@@ -64,6 +64,9 @@ enum shoal_status reader_submit(
  * offset).
  */
 bool reader_next(struct reader *reader, bool wait, struct read *read, struct shoal_error *error);
+
+/* Before the first read: even what lies in the page cache is read from the drive. */
+void reader_go_past_cache(struct reader *reader);
 
 /* From any thread: makes the reader's thread return from reader_next, now or the next time. */
 void reader_wake(struct reader *reader);

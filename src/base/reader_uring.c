@@ -175,6 +175,14 @@ static void begin(struct uring *u)
     }
 }
 
+/* What the kernel makes no thread for (a user may have only so many) is read by this one. */
+static int64_t read_here(const struct request *request)
+{
+    ssize_t got = pread(request->fd, request->to, (size_t)request->bytes, (off_t)request->offset);
+
+    return got < 0 ? -errno : got;
+}
+
 /* Takes what is complete out of the ring. */
 static void reap(struct uring *u)
 {
@@ -182,9 +190,10 @@ static void reap(struct uring *u)
 
     while (!io_uring_peek_cqe(&u->ring, &cqe)) {
         struct request *request = io_uring_cqe_get_data(cqe);
-        int result = cqe->res;
+        int64_t result = cqe->res;
 
         io_uring_cqe_seen(&u->ring, cqe);
+        if (request && result == -ECANCELED) result = read_here(request);
         if (!request) {
             u->armed = false;
             u->woken = true;

@@ -169,6 +169,7 @@ static enum shoal_status disk_open(const char *path, struct disk *disk, struct s
     pages_want_large(disk->buffer, DISK_DEPTH * CARGO_CHUNK_BYTES); /* as the streamer does */
     memset(disk->buffer, 0, DISK_DEPTH * CARGO_CHUNK_BYTES); /* its pages are not to be measured */
     TRY_OR_FAIL(reader_create(&disk->reader, READER_AUTO, DISK_DEPTH, error));
+    reader_go_past_cache(disk->reader); /* pages that somebody has mapped are not dropped */
     return SHOAL_OK;
 fail:
     disk_close(disk);

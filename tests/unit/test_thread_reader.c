@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -594,6 +595,51 @@ static void test_io_uring_refused(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* A user who may have no more threads: none of the kernel's either. */
+static int read_without_workers(struct file *file)
+{
+    const struct rlimit none = {1, 1};
+    struct shoal_error error = {0};
+    struct reader *reader;
+    struct read read = {.file = file, .bytes = 8 * PAGE, .least = 8 * PAGE, .to = pool};
+
+    if (file_read_at(file, 0, pool, 8 * PAGE, &error)) return 1;
+    memset(pool, 0xee, 8 * PAGE);
+    /* Of a file of his own he is told what lies in the page cache. */
+    if (fchown(file->fd, 65534, 65534) || setgid(65534) || setuid(65534) ||
+        setrlimit(RLIMIT_NPROC, &none))
+        return 77;
+    if (reader_create(&reader, READER_URING, 4, NULL)) return 77;
+    for (int i = 0; i < 8; i++)
+        if (reader_submit(reader, &read, NULL)) return 2;
+    for (int i = 0; i < 8; i++) {
+        if (!reader_next(reader, true, &read, &error)) return 3;
+        if (read.status) return 4;
+    }
+    if (memcmp(pool, bytes, 8 * PAGE)) return 5;
+    reader_destroy(&reader);
+    return 0;
+}
+
+static void test_no_workers(void **state)
+{
+    struct file file;
+    int status;
+    pid_t child;
+
+    (void)state;
+    if (geteuid()) skip(); /* only root can be somebody who has no threads yet */
+    open_bytes(at("workers"), 8 * PAGE, &file);
+    child = fork();
+    assert_true(child >= 0);
+    if (!child) _exit(read_without_workers(&file));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    file_close(&file);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 #ifdef SHOAL_URING
 
 /* The kernel says so often, or always (-1), that it has too little. */
@@ -745,6 +791,7 @@ int main(void)
         cmocka_unit_test(test_results),
         cmocka_unit_test(test_aim),
         cmocka_unit_test(test_io_uring_refused),
+        cmocka_unit_test(test_no_workers),
         cmocka_unit_test(test_kernel_has_too_little_for_a_while),
         cmocka_unit_test(test_kernel_has_too_little),
     };

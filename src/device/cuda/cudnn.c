@@ -506,16 +506,18 @@ static bool open_library(struct cuda_cudnn *cudnn, const char *file)
     const char *missing;
     int status, version;
 
-    *cudnn->why = 0;
     cudnn->library =
         cuda_library_open(file, symbols, sizeof symbols / sizeof *symbols, &cudnn->calls, &missing);
     if (!cudnn->library) {
+        /* What is wrong with one that is there says more than that another is not. */
+        if (missing) *cudnn->why = 0;
         if (missing)
             explain(cudnn, "it has no %s", missing);
         else
             explain(cudnn, "%s", dlerror());
         return false;
     }
+    *cudnn->why = 0;
     version = (int)cudnn->calls.version();
     snprintf(cudnn->name, sizeof cudnn->name, "cuDNN %d.%d", version / 10000, version / 100 % 100);
     status = version < LEAST_VERSION ? SUCCESS : cudnn->calls.create(&cudnn->handle);

@@ -579,7 +579,7 @@ struct shoal_store_request {
     enum shoal_pin pin;
     const char *device;
     int32_t threads;
-    double block_seconds; /* of a block's arithmetic, for the plan; 0: not known, and nothing is */
+    double block_seconds; /* of a block's arithmetic, for the plan; 0: not known */
     const char *rates_path;
 };
 

@@ -74,7 +74,10 @@ static enum shoal_status solve(struct shoal_store *s, struct shoal_error *error)
     for (int32_t i = 0; !status && i < s->model.block_count; i++) {
         status =
             plan_block_forms(&s->model.blocks[i], packing_rooms(&s->packing, i), &blocks[i], error);
-        blocks[i].compute_seconds = r->block_seconds;
+        /* As long as its copy, if nobody knows: then the next one's is worth a slot. */
+        blocks[i].compute_seconds = r->block_seconds > 0
+                                        ? r->block_seconds
+                                        : (double)s->model.blocks[i].bytes / rates.link_bytes;
     }
     if (!status) status = planner_solve(&input, 1, &limits, &s->solution, error);
     mem_free(blocks);

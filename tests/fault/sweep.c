@@ -1,6 +1,8 @@
 /* Sweeps over the calls of a stage. */
 #include "fault/sweep.h"
 
+#include "base/checksum.h"
+
 #include "base/tree.h"
 #include "device/cpu/cpu.h"
 #include "pipeline/bench_loop.h"
@@ -20,7 +22,7 @@ static struct {
     struct shoal_request request, packing;
     struct shoal_plan *plan;
     struct shoal_result *result;
-    uint64_t hash, packing_hash, stream_hash;
+    uint64_t hash, packing_hash, stream_hash, store_hash;
     char *inspected, *devices;
     int64_t png_bytes, trace_bytes, converted_bytes, cached_bytes;
     char folder[64], path[96], out[96]; /* a file and a folder in the folder */
@@ -131,6 +133,57 @@ fail:
     return status;
 }
 
+/* ---- a store ---- */
+
+#define STORE_FILE SCENARIO_MODEL "/vae/diffusion_pytorch_model.safetensors"
+
+enum { STORE_BLOCKS = 3, STORE_BYTES = 140000, STORE_TENSORS = 2 };
+
+/* Every block once, and its bytes into the hash. */
+static enum shoal_status walk_store(
+    struct shoal_store *store, uint64_t *hash, struct shoal_error *error)
+{
+    uint64_t addresses[STORE_TENSORS];
+
+    for (int32_t i = 0; i < STORE_BLOCKS; i++) {
+        TRY(shoal_store_acquire(store, i, NULL, addresses, error));
+        for (int t = 0; t < STORE_TENSORS; t++)
+            *hash = *hash * 31 + checksum_of((const void *)(uintptr_t)addresses[t], STORE_BYTES);
+        TRY(shoal_store_release(store, i, error));
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status run_store(uint64_t *hash, struct shoal_error *error)
+{
+    static const char memory[STORE_BYTES] = "weights";
+    const struct shoal_store_tensor tensors[STORE_TENSORS] = {
+        {.name = "a", .dtype = "BF16", .bytes = STORE_BYTES, .data = memory},
+        {.name = "b", .dtype = "BF16", .bytes = STORE_BYTES, .path = STORE_FILE, .offset = 20000}};
+    struct shoal_store_block blocks[STORE_BLOCKS];
+    struct shoal_store_request request;
+    struct shoal_store *store = NULL;
+    enum shoal_status status;
+
+    for (int i = 0; i < STORE_BLOCKS; i++)
+        blocks[i] = (struct shoal_store_block){"block", tensors, STORE_TENSORS};
+    shoal_store_request_init(&request);
+    request.device = "cpu";
+    request.threads = 2;
+    request.wire = SHOAL_WIRE_PACKED;
+    *hash = 0;
+    TRY_OR_FAIL(shoal_store_create(blocks, STORE_BLOCKS, &request, &store, error));
+    for (int run = 0; run < 2; run++) {
+        TRY_OR_FAIL(shoal_store_resume(store, 0, error));
+        TRY_OR_FAIL(walk_store(store, hash, error));
+        TRY_OR_FAIL(shoal_store_suspend(store, error));
+    }
+    status = SHOAL_OK;
+fail:
+    shoal_store_destroy(&store);
+    return status;
+}
+
 /* ---- the stages ---- */
 
 /* What a stage leaves. */
@@ -183,6 +236,9 @@ static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *e
     case STAGE_STREAM:
         o->status = stream(&o->hash, error);
         break;
+    case STAGE_STORE:
+        o->status = run_store(&o->hash, error);
+        break;
     default:
         o->status = shoal_result_write_png(world.result, 0, world.path, error);
     }
@@ -211,6 +267,8 @@ static bool is_usual(enum stage stage, struct outcome *o)
         return tree_bytes() == world.cached_bytes;
     case STAGE_STREAM:
         return o->hash == world.stream_hash;
+    case STAGE_STORE:
+        return o->hash == world.store_hash;
     default:
         return true;
     }
@@ -301,6 +359,7 @@ int sweep_set_up(void **state)
     world.hash = scenario_hash(world.result);
     set_up_packing();
     assert_ok(stream(&world.stream_hash, &error));
+    assert_ok(run_store(&world.store_hash, &error));
     assert_ok(shoal_devices(true, &world.devices, &error));
     assert_ok(shoal_inspect(SCENARIO_MODEL, true, &world.inspected, NULL, &error));
     assert_ok(shoal_result_write_png(world.result, 0, world.path, &error));
@@ -334,7 +393,7 @@ int sweep_tear_down(void **state)
 /* ---- the sweep ---- */
 
 static const char *const stage_names[STAGES] = {"open", "inspect", "plan", "run", "pack", "write",
-    "replace", "devices", "trace", "convert", "cache", "stream"};
+    "replace", "devices", "trace", "convert", "cache", "stream", "store"};
 
 struct point {
     char name[240];

@@ -22,6 +22,7 @@ enum stage {
     STAGE_CONVERT, /* a folder with a checkpoint, packed */
     STAGE_CACHE,   /* packed copies of a model's files, in a new folder */
     STAGE_STREAM,  /* a bench's loop, over a file without a name */
+    STAGE_STORE,   /* a store, from memory and from a file, suspended in between */
     STAGES
 };
 

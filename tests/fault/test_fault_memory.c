@@ -119,6 +119,18 @@ static void test_streaming(void **state)
     sweep_run(&s);
 }
 
+static void test_store(void **state)
+{
+    struct sweep s = memory(STAGE_STORE);
+
+    (void)state;
+    sweep_run(&s);
+    s.fault.onwards = true;
+    s.stride = 7;
+    s.dense = 5;
+    sweep_run(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +142,7 @@ int main(void)
         cmocka_unit_test(test_devices),
         cmocka_unit_test(test_packing),
         cmocka_unit_test(test_streaming),
+        cmocka_unit_test(test_store),
     };
 
     return cmocka_run_group_tests(tests, sweep_set_up, sweep_tear_down);

@@ -182,11 +182,7 @@ static enum shoal_status begin(struct shoal_store *s, struct shoal_error *error)
         .pin = s->request.pin};
 
     s->next = 0;
-    if (s->streamer) {
-        TRY(streamer_attach(s->streamer, error));
-        streamer_seek(s->streamer, 0);
-        return SHOAL_OK;
-    }
+    if (s->streamer) return streamer_attach(s->streamer, 0, error);
     return streamer_create(&s->streamer, &setup, error);
 }
 

@@ -447,12 +447,10 @@ static void go_on_from(struct streamer *s, uint64_t visit)
     intake_drop(&s->intake, visit);
 }
 
-void streamer_seek(struct streamer *s, int32_t index)
+/* held. */
+static void seek(struct streamer *s, int32_t position)
 {
-    const int32_t position = index - s->setup.pass->first;
-
     assert(s->visits.streamed_count == s->visits.first && s->released == s->acquired);
-    mutex_lock(&s->intake.mutex);
     while (s->released < s->given && visits_position(&s->visits, s->released) != position)
         drop_visit(s, visit_at(s, s->released++));
     s->acquired = s->released;
@@ -460,6 +458,12 @@ void streamer_seek(struct streamer *s, int32_t index)
         go_on_from(s, next_visit(s, position));
     ship(s);
     intake_kick(&s->intake);
+}
+
+void streamer_seek(struct streamer *s, int32_t index)
+{
+    mutex_lock(&s->intake.mutex);
+    seek(s, index - s->setup.pass->first);
     mutex_unlock(&s->intake.mutex);
 }
 
@@ -494,13 +498,12 @@ static enum shoal_status take_ring(struct streamer *s, struct shoal_error *error
     return berths_open(&s->berths, arena->device, ring_addr, s->setup.ring_bytes, error);
 }
 
-enum shoal_status streamer_attach(struct streamer *s, struct shoal_error *error)
+enum shoal_status streamer_attach(struct streamer *s, int32_t index, struct shoal_error *error)
 {
     TRY(take_ring(s, error));
     mutex_lock(&s->intake.mutex);
     s->detached = false;
-    ship(s);
-    intake_kick(&s->intake);
+    seek(s, index - s->setup.pass->first);
     mutex_unlock(&s->intake.mutex);
     return SHOAL_OK;
 }

@@ -73,13 +73,13 @@ void streamer_release(struct streamer *streamer, int32_t index);
  * For who leaves the order, in a pass without residents and globals, between release and acquire.
  * seek: the next block to be acquired is this one, and what was fetched ahead before it is dropped.
  * detach waits for what is under way and forgets the ring and the unpacking buffer; host memory
- * keeps what it has. attach takes them from the bottom of the setup's arena again; then seek.
+ * keeps what it has. attach takes them from the bottom of the setup's arena again, and seeks.
  */
 void streamer_seek(struct streamer *streamer, int32_t index);
 enum shoal_status streamer_detach(
     struct streamer *streamer, struct shoal_error *error) SHOAL_CHECKED;
 enum shoal_status streamer_attach(
-    struct streamer *streamer, struct shoal_error *error) SHOAL_CHECKED;
+    struct streamer *streamer, int32_t index, struct shoal_error *error) SHOAL_CHECKED;
 
 /* Whether the first walk's reads are over. */
 bool streamer_loaded(struct streamer *streamer);

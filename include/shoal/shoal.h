@@ -581,6 +581,7 @@ struct shoal_store_request {
     int32_t threads;
     double block_seconds; /* of a block's arithmetic, for the plan; 0: not known */
     const char *rates_path;
+    bool trace; /* records what happened when, for shoal_store_write_trace */
 };
 
 /* Unlimited memory, everything auto but resident_blocks, which is 0. */
@@ -635,6 +636,10 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_suspend(
 /* Whether host memory that tensors were described by is needed no more. Never, for blocks that are
  * read again in every walk or after every resume. */
 SHOAL_API bool shoal_store_loaded(struct shoal_store *store);
+
+/* What the store did when, as shoal_result_write_trace writes it; while it is suspended. */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_write_trace(
+    struct shoal_store *store, const char *path, struct shoal_error *error);
 
 struct shoal_store_stats {
     uint64_t device_bytes; /* while it is not suspended */

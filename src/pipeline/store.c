@@ -150,6 +150,7 @@ enum shoal_status shoal_store_create(const struct shoal_store_block *blocks, int
     TRY_OR_FAIL(store_model_open(&s->model, blocks, block_count, error));
     TRY_OR_FAIL(open_device(s, error));
     TRY_OR_FAIL(plan(s, error));
+    if (request->trace) TRY_OR_FAIL(trace_create(&s->trace, error));
     s->request.device = s->request.rates_path = NULL;
     *store = s;
     return SHOAL_OK;
@@ -179,7 +180,8 @@ static enum shoal_status begin(struct shoal_store *s, struct shoal_error *error)
         .unpack_bytes = phase->unpack_bytes,
         .staging_bytes = phase->staging_bytes,
         .walks = ENDLESS_WALKS,
-        .pin = s->request.pin};
+        .pin = s->request.pin,
+        .trace = s->trace};
 
     s->next = 0;
     if (s->streamer) return streamer_attach(s->streamer, 0, error);
@@ -261,6 +263,7 @@ void shoal_store_destroy(struct shoal_store **store)
     store_model_close(&s->model);
     device_destroy(&s->cpu);
     target_close(&s->target);
+    trace_destroy(&s->trace);
     mem_free(s->places);
     mem_free(s->bound);
     mem_free(s->text);
@@ -344,4 +347,13 @@ static bool reads_memory_again(const struct shoal_store *s)
 bool shoal_store_loaded(struct shoal_store *s)
 {
     return s->streamer && streamer_loaded(s->streamer) && !reads_memory_again(s);
+}
+
+enum shoal_status shoal_store_write_trace(
+    struct shoal_store *s, const char *path, struct shoal_error *error)
+{
+    if (!s->trace)
+        FAIL(error, SHOAL_E_INVALID, "this store records no trace: set the request's `trace`");
+    if (s->resumed) FAIL(error, SHOAL_E_INVALID, "the store still records: suspend it first");
+    return trace_write(s->trace, "a store", path, error);
 }

@@ -31,6 +31,7 @@ struct shoal_store {
     int32_t held, next;   /* held: the acquired block, or -1 */
 
     struct streamer_stats done; /* by streamers that are gone */
+    struct trace *trace;        /* NULL: none is wanted */
     char *text, *json;
 };
 

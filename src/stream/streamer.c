@@ -482,6 +482,9 @@ enum shoal_status streamer_detach(struct streamer *s, struct shoal_error *error)
     mutex_unlock(&s->intake.mutex);
     status = ops->stream_synchronize(s->copy, error);
     computing = ops->stream_synchronize(s->setup.compute, &after);
+    timeline_flush(&s->copies);
+    timeline_flush(&s->unpacks);
+    timeline_flush(&s->uses);
     berths_close(&s->berths);
     if (!status && computing && error) *error = after;
     return status ? status : computing;

@@ -22,10 +22,15 @@ static void write_oldest(struct timeline *t)
         ops->event_time_ns(t->marks[i].end), t->marks[i].bytes);
 }
 
-void timeline_close(struct timeline *t)
+void timeline_flush(struct timeline *t)
 {
     while (t->written < t->begun)
         write_oldest(t);
+}
+
+void timeline_close(struct timeline *t)
+{
+    timeline_flush(t);
     for (int i = 0; t->trace && i < TIMELINE_MARKS; i++) {
         if (t->marks[i].begin) t->device->ops->event_destroy(&t->marks[i].begin);
         if (t->marks[i].end) t->device->ops->event_destroy(&t->marks[i].end);

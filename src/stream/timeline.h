@@ -24,7 +24,9 @@ struct timeline {
 
 enum shoal_status timeline_open(struct timeline *timeline, struct trace *trace,
     struct device *device, enum trace_kind kind, struct shoal_error *error) SHOAL_CHECKED;
-/* Writes what is left: after the stream's work has ended. Accepts a zeroed one. */
+/* Writes what is left: after the stream's work has ended. */
+void timeline_flush(struct timeline *timeline);
+/* The same, and ends it. Accepts a zeroed one. */
 void timeline_close(struct timeline *timeline);
 
 /* A span of work given to `stream` in between, one at a time. `name` stays valid until close. */

@@ -249,6 +249,43 @@ static void test_loaded(void **state)
     shoal_store_destroy(&store);
 }
 
+/* Every visit of a run that has been suspended is in the trace. */
+static void test_trace(void **state)
+{
+    struct shoal_store_request r = request();
+    struct shoal_error error = {0};
+    struct shoal_store *store;
+    char trace[sizeof path + 6], line[1000];
+    int used = 0, copied = 0;
+    FILE *file;
+
+    (void)state;
+    lie_in_memory(false, false);
+    store = create(&r);
+    snprintf(trace, sizeof trace, "%s.json", path);
+    assert_int_equal(shoal_store_write_trace(store, trace, &error), SHOAL_E_INVALID);
+    shoal_store_destroy(&store);
+    r.trace = true;
+    store = create(&r);
+    assert_ok(shoal_store_resume(store, 0, &error));
+    walk(store);
+    walk(store);
+    assert_int_equal(shoal_store_write_trace(store, trace, &error), SHOAL_E_INVALID);
+    assert_ok(shoal_store_suspend(store, &error));
+    assert_ok(shoal_store_write_trace(store, trace, &error));
+    shoal_store_destroy(&store);
+    file = fopen(trace, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        used += strstr(line, "\"compute\"") && strstr(line, "\"X\"");
+        copied += strstr(line, "\"copy\"") && strstr(line, "\"X\"");
+    }
+    fclose(file);
+    unlink(trace);
+    assert_int_equal(used, 2 * BLOCKS);
+    assert_true(copied >= 2 * BLOCKS);
+}
+
 static void refuse(const struct shoal_store_request *r, enum shoal_status status, const char *words)
 {
     struct shoal_error error = {0};
@@ -332,8 +369,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ring), cmocka_unit_test(test_packed),
         cmocka_unit_test(test_residents), cmocka_unit_test(test_tiers),
-        cmocka_unit_test(test_loaded), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_changed), /* the file's end */
+        cmocka_unit_test(test_loaded), cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_changed), /* the file's end */
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

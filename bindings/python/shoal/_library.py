@@ -141,7 +141,7 @@ class StoreRequest(Struct):
     _fields_ = [("vram_bytes", c_uint64), ("ram_bytes", c_uint64), ("resident_blocks", c_int32),
                 ("prefetch_slots", c_int32), ("buffer", c_int), ("wire", c_int), ("pin", c_int),
                 ("device", c_char_p), ("threads", c_int32), ("block_seconds", c_double),
-                ("rates_path", c_char_p)]
+                ("rates_path", c_char_p), ("trace", c_bool)]
 
 
 class StoreStatsStruct(Struct):
@@ -193,6 +193,7 @@ STORES = {
     "shoal_store_release": (c_int, [c_void_p, c_int32, _ERROR]),
     "shoal_store_suspend": (c_int, [c_void_p, _ERROR]),
     "shoal_store_loaded": (c_bool, [c_void_p]),
+    "shoal_store_write_trace": (c_int, [c_void_p, c_char_p, _ERROR]),
     "shoal_store_stats": (None, [c_void_p, POINTER(StoreStatsStruct)]),
 }
 

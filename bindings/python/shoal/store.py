@@ -126,13 +126,14 @@ class Store(c.Owner):
                  buffer: Optional[str] = None, wire: Optional[str] = None,
                  pin: Optional[str] = None, threads: Optional[int] = None,
                  block_seconds: Optional[float] = None,
-                 rates: Optional[Union[str, bytes, os.PathLike]] = None) -> None:
+                 rates: Optional[Union[str, bytes, os.PathLike]] = None,
+                 trace: Optional[bool] = None) -> None:
         _declare()
         request, pointer = c.StoreRequest(), ctypes.c_void_p()
         library.shoal_store_request_init(byref(request))
         c.fill(request, device=device, vram=vram, ram=ram, resident_blocks=resident_blocks,
                prefetch_slots=prefetch_slots, buffer=buffer, wire=wire, pin=pin, threads=threads,
-               block_seconds=block_seconds, rates=rates)
+               block_seconds=block_seconds, rates=rates, trace=trace)
         self._kept: List[Any] = []  # until it is loaded
         self._lent: List[Any] = []  # until it is suspended
         described = (c.StoreBlock * len(blocks))()
@@ -239,6 +240,13 @@ class Store(c.Owner):
     def text(self) -> str:
         """The plan, and what the store did if it has run, as a table for a person."""
         return self._said(library.shoal_store_text(self._open()))
+
+    def write_trace(self, path: Union[str, bytes, os.PathLike]) -> None:
+        """Writes what happened when, if it was made with trace=True: Chrome's format.
+
+        While it is suspended.
+        """
+        c.check(library.shoal_store_write_trace, self._open(), c.text_bytes("path", path))
 
     def json(self) -> dict[str, Any]:
         """The same as one object."""

@@ -259,8 +259,9 @@ static void explain_device(const struct shoal_plan *plan, struct text *t)
     explain_budget(plan, plan->job.request.vram_bytes, t);
     text_append(t, "%s", size_format(a, plan->solution.peak_bytes));
     if (plan->target.context_bytes)
-        text_append(
-            t, " with %s for the driver and libraries", size_format(a, plan->target.context_bytes));
+        text_append(t, " with %s%s for the driver and libraries",
+            size_format(a, plan->target.context_bytes),
+            plan->rates.origin == RATES_PUBLISHED && plan->target.elsewhere ? " assumed" : "");
     if (plan->least_bytes != SHOAL_UNLIMITED)
         text_append(t, "; %s is the least that works", size_format_up(a, plan->least_bytes));
     text_append(t, "; from %s on nothing streams\n", size_format_up(a, plan->full_bytes));

@@ -51,7 +51,7 @@ void rates_guess(struct rates *rates, int cores);
  * nearest to, or else of a small one, in a machine with so many cores. */
 void rates_guess_card(struct rates *rates, const char *card_name, int cores);
 
-/* "rtx4060", ...; SHOAL_E_INVALID lists those there are. */
+/* "rtx4060", "RTX 4060", ...; SHOAL_E_INVALID lists those there are. Desktop cards, all of them. */
 enum shoal_status rates_of_card(
     const char *name, struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
 

@@ -51,6 +51,27 @@ def plans_for_every_card(folder):
 
 
 @case
+def a_card_s_name_is_read_as_people_write_it(folder):
+    for name in ("RTX4060", "RTX 4060", "rtx-4060"):
+        figures, _ = plan("--on", name)
+        expect(figures["device"] == figures["rates"] == "rtx4060", figures, name)
+    for name in ("rtx4060 laptop", "RTX 4060 Laptop GPU"):
+        refused(shoal("plan", "-p", "x", "--on", name), 2, name, "--on rtx4060", "slower",
+                "lower bounds", "bench links")
+    for name in ("rtx4060ti", "rtx406", "", " ", "rtx9999 laptop"):
+        expect(shoal("plan", "-p", "x", "--on", name).code == 2, what=name)
+
+
+@case
+def a_card_that_is_not_here_has_a_driver_that_is_assumed(folder):
+    assumed = "MiB assumed for the driver and libraries"
+    expect(assumed in shoal("plan", "-p", "x", "--on", "rtx4060").out, what="published")
+    measured = write_rates(folder, vram_bytes=1 << 30, context_bytes=1 << 20)
+    out = shoal("plan", "-p", "x", "--on", measured).out
+    expect("assumed" not in out and "MiB for the driver and libraries" in out, out)
+
+
+@case
 def cards_that_are_too_small_or_that_do_not_run(folder):
     result = shoal("plan", "-p", "x", "--on", "rtx4060", "--width", "16384", "--height", "16384")
     expect(result.code == 3 and "REFUSED: the memory of rtx4060" in result.out, result)

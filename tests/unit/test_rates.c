@@ -66,6 +66,7 @@ static void test_cards(void **state)
         assert_true(fabs(rates.flops[WORK_LINEAR] / cards[i].linear - 1) < 0.01);
         assert_true(rates.unpack_bytes > rates.link_bytes);
     }
+    assert_in_range(rates.context_bytes, (uint64_t)590 << 20, (uint64_t)598 << 20); /* BENCH.md */
     assert_int_equal(rates_of_card("rtx9999", &rates, &error), SHOAL_E_INVALID);
     for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
         assert_non_null(strstr(error.text, cards[i].name));

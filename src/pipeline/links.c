@@ -20,7 +20,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define SPREAD_OF_BUSY 1.5                   /* a quiet machine has 1.0 to 1.3 */
+#define SPREAD_OF_BUSY 1.3                   /* a quiet machine has less */
 #define SMALL_FILE_BYTES ((uint64_t)1 << 30) /* less is read too fast to be measured well */
 /* Less is not even as many reads as the loop has under way at once. The embedded model has more. */
 #define LEAST_FILE_BYTES ((uint64_t)15 << 20)
@@ -40,6 +40,14 @@ double links_median(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, compare);
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+double links_median_rate(double *rates, int count, double *spread)
+{
+    const double median = links_median(rates, count);
+
+    *spread = fmax(*spread, rates[count - 1] / median);
+    return median;
 }
 
 double links_seconds(void (*body)(void *arg), void *arg, double seconds, double *spread)
@@ -152,11 +160,25 @@ static void disk_text(const struct report *r, struct text *t)
             t, "%-12sthat is small: --file with a file of several GiB measures better\n", "");
 }
 
+/* Why the figures are not to be trusted; NULL: they are. mem_free'd by the caller. */
+static char *busy_note(const struct links_figures *f, bool *failed)
+{
+    char *note;
+
+    if (f->spread <= SPREAD_OF_BUSY) return NULL;
+    note = mem_format("the machine or its drive was busy: a typical round took %.1f times the "
+                      "shortest, so these figures and plans by them may be far off. Measure again "
+                      "when nothing else runs",
+        f->spread);
+    *failed |= !note;
+    return note;
+}
+
 static void report_text(const struct report *r, struct text *t)
 {
     const struct links_figures *f = r->figures;
     const struct rates *rates = &f->rates;
-    char kept[48];
+    char kept[48], *busy = busy_note(f, &t->failed);
 
     text_append(t, "%s; %s, %d thread%s; each figure is the median of several rounds\n\n",
         r->device, cpu_describe(), r->threads, r->threads == 1 ? "" : "s");
@@ -180,11 +202,8 @@ static void report_text(const struct report *r, struct text *t)
         "beside copies", 100 * rates->copy_tax);
     text_append(t, "%-12s%-20s%8.0f %%\n", "", "beside reads", 100 * rates->read_tax);
     text_append(t, "\nstored in %s: plans predict by it\n", r->path);
-    if (f->spread > SPREAD_OF_BUSY)
-        text_append(t,
-            "note: the machine was busy: a typical round took %.1f times the shortest, so these "
-            "figures and plans by them may be far off. Measure again when nothing else runs\n",
-            f->spread);
+    if (busy) text_append(t, "note: %s\n", busy);
+    mem_free(busy);
 }
 
 /* NULL when out of memory; else mem_free'd by the caller. */
@@ -193,9 +212,12 @@ static char *report_json(const struct report *r)
     const struct links_figures *f = r->figures;
     const struct rates *rates = &f->rates;
     json_t *object = json_object();
+    json_t *notes = json_array();
     bool failed = !object;
-    char *text;
+    char *text, *busy = busy_note(f, &failed);
 
+    if (busy) json_append(notes, json_string(busy), &failed);
+    mem_free(busy);
     json_put(object, "device", json_string(r->device), &failed);
     json_put(object, "threads", json_integer(r->threads), &failed);
     json_put(object, "link_bytes", json_real(rates->link_bytes), &failed);
@@ -220,6 +242,7 @@ static char *report_json(const struct report *r)
     json_put(object, "read_tax", json_real(rates->read_tax), &failed);
     json_put(object, "spread", json_real(f->spread), &failed);
     json_put(object, "rates", json_text(r->path), &failed);
+    json_put(object, "notes", notes, &failed);
     text = failed ? NULL : json_print(object);
     json_decref(object);
     return text;
@@ -245,6 +268,50 @@ static enum shoal_status tell(
 }
 
 /* ---- all of it ---- */
+
+/* The processor's name; "cpu" if the system does not say. */
+static void processor_name(char line[256])
+{
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    const char *value = NULL;
+
+    while (file && !value && fgets(line, 256, file))
+        if (strncmp(line, "model name", 10) == 0) value = strchr(line, ':');
+    if (file) fclose(file);
+    if (value)
+        memmove(line, value + 1, strlen(value));
+    else
+        strcpy(line, "cpu");
+}
+
+/* By what it computes with, without what names of processors hold beside the name: "Intel(R)
+ * Xeon(R) Gold 6130 CPU @ 2.10GHz" is an Intel Xeon Gold 6130. */
+static void name_machine(const struct target *target, char name[64])
+{
+    static const char *const fillers[] = {"(R)", "(TM)", "(tm)", "CPU", "Processor", " "};
+    char line[256];
+    size_t length = 0, filler;
+
+    if (target->device)
+        snprintf(line, sizeof line, "%s", cuda_info(target->device).name);
+    else
+        processor_name(line);
+    for (const char *c = line; *c && *c != '@' && length < 62;) {
+        for (filler = 0; filler < sizeof fillers / sizeof *fillers; filler++)
+            if (strncmp(c, fillers[filler], strlen(fillers[filler])) == 0) break;
+        if (filler < sizeof fillers / sizeof *fillers) {
+            c += strlen(fillers[filler]);
+            if (length && name[length - 1] != ' ') name[length++] = ' ';
+        } else {
+            if (*c > ' ' && *c < 0x7f) name[length++] = *c;
+            c++;
+        }
+    }
+    while (length && name[length - 1] == ' ')
+        length--;
+    name[length] = 0;
+    if (!length) strcpy(name, "a machine");
+}
 
 /* The largest file of the model's DiT, or the one that was named. */
 static enum shoal_status find_file(
@@ -306,7 +373,7 @@ fail:
 enum shoal_status shoal_bench_links(
     const struct shoal_links_request *request, bool json, char **text, struct shoal_error *error)
 {
-    struct links_figures figures = {.rates = {.name = "this machine", .origin = RATES_MEASURED}};
+    struct links_figures figures = {.rates = {.origin = RATES_MEASURED}};
     struct report report = {.figures = &figures, .threads = request->threads};
     struct target target;
     char *path = NULL;
@@ -322,7 +389,13 @@ enum shoal_status shoal_bench_links(
     TRY_OR_FAIL(prepare_path(request, target.name, &path, error));
     report.path = path;
     TRY_OR_FAIL(measure(&report, &target, &figures, error));
-    if (!target.device) figures.rates.threads = (uint64_t)report.threads;
+    name_machine(&target, figures.rates.name);
+    if (target.device) { /* by which others plan for this card */
+        figures.rates.vram_bytes = cuda_info(target.device).card_bytes;
+        figures.rates.context_bytes = target.context_bytes;
+    } else {
+        figures.rates.threads = (uint64_t)report.threads;
+    }
     TRY_OR_FAIL(rates_write(path, &figures.rates, error));
     status = tell(&report, json, text, error);
 fail:

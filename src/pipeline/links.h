@@ -24,6 +24,8 @@ struct links_figures {
 double links_seconds(void (*body)(void *arg), void *arg, double seconds, double *spread);
 
 double links_median(double *values, int count); /* sorts them */
+/* The median of rates; *spread is raised to how often it goes into the highest. Sorts them. */
+double links_median_rate(double *rates, int count, double *spread);
 
 /* Fills the rates of disk, wire and device, each its own part of `figures`. */
 enum shoal_status links_measure_disk(

@@ -353,7 +353,7 @@ static void measure_overlap(struct bench *b, struct rates *rates)
     }
     rates->copy_tax = fmax(0, copies / alone - 1);
     rates->read_tax = fmax(0, reads / alone - 1);
-    rates->link_bytes = fmin(copies_alone, links_median(copied, n));
+    rates->link_bytes = fmin(copies_alone, links_median_rate(copied, n, &b->spread));
 }
 
 static void measure_all(struct bench *b, struct links_figures *figures)

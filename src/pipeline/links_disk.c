@@ -135,8 +135,9 @@ static enum shoal_status read_rounds(
         at_depth[round] = rate;
         disk->start += pieces;
     }
-    figures->rates.disk_sequential_bytes = links_median(in_turn, DISK_ROUNDS);
-    figures->rates.disk_bytes = links_median(at_depth, DISK_ROUNDS);
+    figures->rates.disk_sequential_bytes =
+        links_median_rate(in_turn, DISK_ROUNDS, &figures->spread);
+    figures->rates.disk_bytes = links_median_rate(at_depth, DISK_ROUNDS, &figures->spread);
     return SHOAL_OK;
 }
 

@@ -14,7 +14,7 @@ enum rates_origin { RATES_GUESSED, RATES_MEASURED, RATES_PUBLISHED };
 enum work_kind { WORK_LINEAR, WORK_ATTENTION, WORK_CONV, WORK_KINDS };
 
 struct rates {
-    char name[64]; /* "this machine", "rtx4060" */
+    char name[64]; /* "Intel Xeon Gold 6130", "rtx4060"; "this machine" where it is guessed */
     enum rates_origin origin;
     double flops[WORK_KINDS]; /* operations a second */
     double weight_bytes;      /* a second: of the weights that linear products take in */

@@ -39,6 +39,12 @@ def bench_links_stores_what_it_says(folder):
         expect(rates[name] >= 0 and abs(figures[name] - rates[name]) < 1e-4, result, name)
     expect(rates["origin"] == "measured" and rates["threads"] == figures["threads"], rates)
     expect(figures["spread"] >= 1, result)
+    expect(any("was busy" in note for note in figures["notes"]) == (figures["spread"] > 1.3), result)
+    # The machine has a name, by which plans of others call it.
+    expect(rates["name"] not in ("", "this machine") and "  " not in rates["name"], rates)
+    result = shoal("plan", "-p", "x", "--on", "./r.json", folder=folder)
+    expect(f"on {rates['name']}, " in result.out, result)
+    expect(f"rates measured: {rates['name']}" in result.out, result)
     expect(0.6 < figures["packed_part"] < 0.75, result)
     expect("diffusion_pytorch_model" in figures["file"] and figures["reader"], result)
 
@@ -130,6 +136,8 @@ def stream(folder, *args):
     expect(figures["peak_vram_bytes"] == figures["planned_vram_bytes"], figures)
     ratio = figures["step_seconds"] / figures["limit_seconds"]
     expect(abs(figures["step_over_limit"] / ratio - 1) < 1e-3, figures)
+    busy = any("was busy" in note for note in figures["notes"])
+    expect(busy == (figures["step_over_limit"] < 0.9), figures)
     expect(figures["limit_seconds"] >= figures["resident_step_seconds"], figures)
     return figures
 

@@ -119,7 +119,7 @@ static const struct option_spec specs[OPTIONS] = {
         "a folder for packed copies of the model's files, written once; needs --wire packed",
         AT(paths.disk_cache), .kind = VALUE_PATH, .limits = true},
     [OPTION_DEVICE] = {"device", "NAME",
-        "where to compute: see shoal devices; default: the first card, or the "
+        "where to compute: see shoal devices; default: $SHOAL_DEVICE, or the first card, or the "
         "CPU where there is none",
         AT(request.device), .kind = VALUE_TEXT,
         .of = COMMANDS_RUN | COMMAND_BENCH | COMMAND_STREAM},

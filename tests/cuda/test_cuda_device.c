@@ -91,6 +91,7 @@ static void test_no_driver(void **state)
     (void)state;
     assert_int_equal(cuda_driver_open(&none, "libcuda-none.so.1", &error), SHOAL_E_DEVICE);
     assert_says(&error, "no NVIDIA driver (libcuda-none.so.1)");
+    assert_says(&error, "--device cpu");
     assert_int_equal(cuda_driver_open(&none, "libm.so.6", &error), SHOAL_E_DEVICE);
     assert_says(&error, "too old: it has no cuInit");
 }

@@ -39,8 +39,8 @@ enum shoal_status cuda_driver_open(
         return SHOAL_OK;
     if (!missing)
         FAIL(error, SHOAL_E_DEVICE,
-            "no NVIDIA driver (%s) on this machine; one for CUDA 12 or newer would do, or the CPU "
-            "device",
+            "no NVIDIA driver (%s) on this machine; one for CUDA 12 or newer would do, or "
+            "--device cpu",
             library);
     FAIL(error, SHOAL_E_DEVICE,
         "the NVIDIA driver (%s) is too old: it has no %s; one for CUDA 12 or newer would do",

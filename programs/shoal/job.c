@@ -65,6 +65,7 @@ static bool use_cache(
         *code = cli_fail(&error);
         return false;
     }
+    job->uses_copies = state.parts > 0;
     if (!state.parts)
         job_note(job, false,
             "--disk-cache has no effect: the model's files are packed already, or "
@@ -137,7 +138,8 @@ static void note_what_has_no_effect(struct job *job)
         if (given[OPTION_BUFFER] && request->buffer != SHOAL_BUFFER_AUTO)
             job_note(job, true, "--buffer has no effect: every block stays on the device");
     }
-    if (given[OPTION_WIRE] && request->wire == SHOAL_WIRE_PACKED && !plan->packed_blocks)
+    if (given[OPTION_WIRE] && request->wire == SHOAL_WIRE_PACKED && !plan->packed_blocks &&
+        !job->uses_copies)
         job_note(job, true, "--wire packed has no effect here: %s",
             plan->resident_blocks >= plan->blocks
                 ? "every block stays on the device"

@@ -14,6 +14,7 @@ struct job {
     struct options options;
     const char *model_name; /* what was opened, for people */
     char model_path[MODEL_PATH_BYTES];
+    bool uses_copies; /* --disk-cache has some, or will */
     struct shoal_model *model;
     struct shoal_request request;
     struct shoal_plan *plan;

@@ -340,7 +340,8 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
                          "--resident-blocks)",
                 plan_ring_options(r->prefetch_slots, r->buffer)),
             failed);
-    if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count)
+    /* Packed copies are read even if nothing of them crosses packed. */
+    if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count && !plan->job.model->copies)
         json_append(notes, json_string(vain_packing(plan)), failed);
     if (r->pin != SHOAL_PIN_ON && !plan->target.card)
         json_append(notes,

@@ -122,6 +122,7 @@ static enum shoal_status open_checkpoint(const struct shoal_model_paths *paths,
     if (!paths->disk_cache || kind == FAMILY_VAE) return SHOAL_OK;
     TRY(cache_open(paths->disk_cache, *checkpoint, reading, &copy, error));
     model->copy_expected[kind] = !copy && paths->expect_copies;
+    model->copies |= copy || paths->expect_copies;
     if (!copy) return SHOAL_OK;
     checkpoint_close(checkpoint);
     *checkpoint = copy;

@@ -35,6 +35,7 @@ struct shoal_model {
     struct checkpoint *checkpoints[FAMILY_KINDS];
     struct model *parts[FAMILY_KINDS];
     bool copy_expected[FAMILY_KINDS]; /* planned with as if the files were packed */
+    bool copies;                      /* a part is read from its packed copy, or will be */
     struct tokenizer *tokenizer;
     char *tokenizer_path; /* the file it was read from */
     /* Host memory that reading headers and the tokenizer took at the most. */

@@ -204,6 +204,9 @@ def the_cache_is_written_once_and_used(folder):
     with_cache = ["--wire", "packed", "--disk-cache", "c"]
     result = shoal("plan", "-p", "x", *with_cache, folder=folder)
     expect(result.code == 0 and "2 of 2 packed copies are not there yet" in result.err, result)
+    expect("no effect" not in result.out, result, "copies would be written and read")
+    result = shoal("plan", "-p", "x", "--json", *with_cache, folder=folder)
+    expect("no effect" not in result.out + result.err, result)
     # With so little RAM only packed files will do: a plan knows how large they will be.
     tight = ["plan", "-p", "x", "--vram", "6MiB", "--ram", "15.5MiB", "--json", *with_cache]
     result = shoal(*tight, folder=folder)
@@ -221,7 +224,8 @@ def the_cache_is_written_once_and_used(folder):
                                    for name in files), files)
     result = shoal(*args, *with_cache, folder=folder)
     expect(hashes(result) == want and "packed" not in result.err, result)
-    expect("note" not in shoal("plan", "-p", "x", *with_cache, folder=folder).err, what="a note")
+    result = shoal("plan", "-p", "x", *with_cache, folder=folder)
+    expect("note" not in result.out + result.err, result, "all is resident, but read from the copies")
     expect(files == {name: os.stat(os.path.join(folder, "c", name)).st_mtime_ns
                      for name in os.listdir(os.path.join(folder, "c"))}, what="written again")
     result = shoal(*tight, folder=folder)

@@ -258,7 +258,8 @@ struct shoal_plan_summary {
 SHOAL_API void shoal_plan_summarise(
     const struct shoal_plan *plan, struct shoal_plan_summary *summary);
 
-/* The plan as a table for a person, and as one JSON object. Owned by the plan. */
+/* The plan as a table for a person, and as one JSON object. Owned by the plan. Of a plan that does
+ * not fit, why is in the object only: print shoal_plan_refusal below the table. */
 SHOAL_API const char *shoal_plan_text(const struct shoal_plan *plan);
 SHOAL_API const char *shoal_plan_json(const struct shoal_plan *plan);
 

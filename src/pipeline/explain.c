@@ -41,6 +41,15 @@ static void refuse_raw(const struct shoal_plan *plan, struct text *t)
             (unsigned long long)plan->least_bytes, size_format_up(size, plan->least_bytes));
 }
 
+/* "--vram 8 (8 B)": whoever writes that means something else. */
+static void refuse_size(struct text *text, const char *option, uint64_t bytes)
+{
+    char size[SIZE_TEXT_BYTES];
+
+    text_append(text, "%s %llu (%s%s) is too small", option, (unsigned long long)bytes,
+        size_format(size, bytes), bytes < (1 << 20) ? "; is a unit missing, as in 8GiB?" : "");
+}
+
 void plan_refuse_vram(struct text *text, const struct target *target, bool all, uint64_t vram_bytes,
     uint64_t least_bytes)
 {
@@ -54,21 +63,20 @@ void plan_refuse_vram(struct text *text, const struct target *target, bool all, 
         return;
     }
     if (all)
-        text_append(text, "the memory of %s, %s,", target->name, a);
+        text_append(text, "the memory of %s, %s, is too small", target->name, a);
     else
-        text_append(text, "--vram %llu (%s)", (unsigned long long)vram_bytes, a);
-    text_append(text, " is too small: the least that works with these options is --vram %llu (%s)",
+        refuse_size(text, "--vram", vram_bytes);
+    text_append(text, ": the least that works with these options is --vram %llu (%s)",
         (unsigned long long)least_bytes, b);
 }
 
 void plan_refuse_ram(struct text *text, uint64_t ram_bytes, uint64_t least_bytes)
 {
-    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    char size[SIZE_TEXT_BYTES];
 
-    text_append(text,
-        "--ram %llu (%s) is too small: the least that works beside this --vram is --ram %llu (%s)",
-        (unsigned long long)ram_bytes, size_format(a, ram_bytes), (unsigned long long)least_bytes,
-        size_format_up(b, least_bytes));
+    refuse_size(text, "--ram", ram_bytes);
+    text_append(text, ": the least that works beside this --vram is --ram %llu (%s)",
+        (unsigned long long)least_bytes, size_format_up(size, least_bytes));
 }
 
 void plan_refuse_packs(struct text *text)
@@ -466,7 +474,6 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
     explain_more(plan, "--ram", plan->more_ram_seconds, t);
     for (size_t i = 0; i < json_array_size(notes); i++)
         text_append(t, "note: %s\n", json_string_value(json_array_get(notes, i)));
-    if (plan->refusal) text_append(t, "REFUSED: %s\n", plan->refusal);
 }
 
 static json_t *phase_json(const struct shoal_plan *plan, int index)

@@ -74,8 +74,9 @@ def a_card_that_is_not_here_has_a_driver_that_is_assumed(folder):
 @case
 def cards_that_are_too_small_or_that_do_not_run(folder):
     result = shoal("plan", "-p", "x", "--on", "rtx4060", "--width", "16384", "--height", "16384")
-    expect(result.code == 3 and "REFUSED: the memory of rtx4060" in result.out, result)
+    expect(result.code == 3 and "device memory: 8.00 GiB allowed, this plan needs" in result.out, result)
     expect("the memory of rtx4060" in result.err and "--vram" in result.err, result)
+    expect("too small" not in result.out and result.err.count("too small") == 1, result, "said twice")
     for command in ("generate", "verify"):
         refused(shoal(command, "-p", "x", "--on", "rtx4060", folder=folder), 2, "--on")
 
@@ -265,6 +266,15 @@ def what_a_plan_says(folder):
         expect("wire packed has no effect" in shoal("plan", "-p", "x", "--wire", "packed",
                                                     *args).out, args)
     expect(plan("--wire", "raw", "--vram", "6MiB")[0]["notes"] == [], what="raw takes effect")
+
+
+@case
+def a_size_that_lacks_its_unit_is_said_to(folder):
+    for option in ("--vram", "--ram"):
+        for size, hint in (("8", True), ("8000", True), ("1MiB", False)):
+            result = shoal("plan", "-p", "x", option, size)
+            expect(result.code == 3 and "too small" in result.err, result)
+            expect(("is a unit missing, as in 8GiB?" in result.err) == hint, result)
 
 
 @case

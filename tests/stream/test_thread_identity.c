@@ -217,7 +217,7 @@ static void test_hard_cap(void **state)
     struct shoal_plan *plan = plan_for(&r);
 
     snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)least);
-    assert_non_null(strstr(shoal_plan_text(plan), bytes));
+    assert_non_null(strstr(shoal_plan_refusal(plan), bytes));
     assert_int_equal(shoal_run(plan, NULL, &result, &error), SHOAL_E_BUDGET);
     assert_non_null(strstr(error.text, bytes));
     assert_null(result);
@@ -403,7 +403,7 @@ static void test_least_ram(void **state)
     r.ram_bytes--;
     struct shoal_plan *plan = plan_for(&r);
 
-    assert_non_null(strstr(shoal_plan_text(plan), bytes));
+    assert_non_null(strstr(shoal_plan_refusal(plan), bytes));
     shoal_plan_destroy(&plan);
     assert_false(summary_of(&r).fits);
 }

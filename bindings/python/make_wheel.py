@@ -64,6 +64,7 @@ def make(build: Path, out: Path) -> str:
         f"Metadata-Version: 2.1\nName: shoal\nVersion: {version}\n"
         f"Summary: {value('description', project, ' =')}\n"
         f"Requires-Python: {value('requires-python', project, ' =')}\nLicense: MIT\n"
+        "Provides-Extra: numpy\nRequires-Dist: numpy; extra == \"numpy\"\n"
         f"Description-Content-Type: text/markdown\n\n").encode() + (HERE / "README.md").read_bytes()
     files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: make_wheel\n"
                               f"Root-Is-Purelib: false\nTag: {tag}\n").encode()

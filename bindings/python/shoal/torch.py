@@ -8,7 +8,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Iterator, List, Optional, Tuple
 
-import torch
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("shoal.torch is for PyTorch, which is not installed: pip install torch, or "
+                      "use shoal.Store") from error
 
 from . import store
 from .store import Blocks, Tensor

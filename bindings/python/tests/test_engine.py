@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import re
 import signal
@@ -81,6 +82,12 @@ class Pictures(Case):
         before, after = result.images[0], result.images[0]
         result.close()
         self.assertTrue((before == after).all())
+
+    def test_without_torch_its_module_is_an_import_error(self) -> None:
+        with mock.patch.dict(sys.modules, torch=None):
+            sys.modules.pop("shoal.torch", None)
+            with self.assertRaisesRegex(ImportError, "pip install torch"):
+                importlib.import_module("shoal.torch")
 
     def test_without_numpy_they_are_an_import_error(self) -> None:
         result = shoal.generate(MODEL, PROMPT, **SMALL)

@@ -69,6 +69,9 @@ class Wheel(unittest.TestCase):
             listed = [line.split(",")[0] for line in wheel.read(record).decode().splitlines()]
             self.assertEqual(sorted(listed), sorted(wheel.namelist()))
             self.assertIn("shoal/py.typed", listed)
+            metadata = next(name for name in listed if name.endswith("/METADATA"))
+            self.assertIn('\nProvides-Extra: numpy\nRequires-Dist: numpy; extra == "numpy"\n',
+                          wheel.read(metadata).decode().split("\n\n")[0] + "\n")
             self.assertTrue(any(name.endswith("licenses/libpng-dev.txt") for name in listed))
 
 

@@ -53,9 +53,16 @@ copy_files()
     cp -R "$root/models/shoal-mini" "$stage/models/"
     cp "$root"/completions/* "$stage/share/completions/"
     gzip -9nc "$root/docs/shoal.1" >"$stage/share/man/man1/shoal.1.gz"
-    cp "$root/README.md" "$root/LICENSE" "$stage/"
-    # The picture in the README.
-    [ ! -f "$root/docs/demo.png" ] || cp "$root/docs/demo.png" "$stage/docs/"
+    cp "$root/README.md" "$root/ARCHITECTURE.md" "$root/BENCH.md" "$root/CONTRIBUTING.md" \
+        "$root/LICENSE" "$stage/"
+    cp "$root"/docs/* "$stage/docs/"
+    install -m 644 "$root/examples/paint.c" "$stage/examples/"
+    install -m 644 "$root/bindings/python/README.md" "$stage/bindings/python/"
+    install -m 644 "$root"/bindings/python/shoal/*.py "$root/bindings/python/shoal/py.typed" \
+        "$stage/bindings/python/shoal/"
+    for link in $(grep -o '](\([^)]*\))' "$stage/README.md" | tr -d '()]'); do
+        [ -e "$stage/$link" ] || fail "README.md points to $link, which is left out"
+    done
     chmod -R u+w,go+rX "$stage"
 }
 
@@ -125,9 +132,12 @@ try_in_bare_root()
     done
 }
 
-for folder in bin lib include/shoal models licences docs share/man/man1 share/completions; do
+for folder in bin lib include/shoal models licences docs examples bindings/python/shoal \
+    share/man/man1 share/completions; do
     mkdir -p "$stage/$folder"
 done
+echo "dist: compiling in build-dist, kernels for seven kinds of cards (where nvcc is), packing, and" \
+    "trying what was packed: without an earlier build-dist this takes many minutes"
 build_program
 build_library
 copy_files

@@ -49,7 +49,9 @@ static void copy_in_and_out(void *arg)
         ops->event_record(down, w->done);
         TRY_OR_FAIL(ops->stream_synchronize(down, &error));
         if (memcmp(in, out, sizeof in) != 0) status = SHOAL_E_NUMERIC;
-        if (!ops->event_time_ns(there)) status = SHOAL_E_NUMERIC;
+        /* There is none either once another thread has lost the device. */
+        if (!ops->event_time_ns(there))
+            status = ops->stream_synchronize(down, &error) ? SHOAL_E_DEVICE : SHOAL_E_NUMERIC;
         if (status) break;
     }
 fail:

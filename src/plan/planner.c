@@ -7,9 +7,9 @@
 
 #include <math.h>
 
-/* Predictions that differ by less count as equal: then raw wins over packed, then fewer bytes over
- * the link, then fewer from disk, then fewer slots. Where arithmetic hides the copies, packing has
- * nothing to give. */
+/* Predictions that differ by less, of all walks and of one, count as equal: then raw wins over
+ * packed, then fewer bytes over the link, then fewer from disk, then fewer slots. Where arithmetic
+ * hides the copies, packing has nothing to give. */
 #define TIE 0.01
 /* What cannot win more than this is not simulated. */
 #define WORTH_A_TRY 0.002
@@ -56,6 +56,7 @@ struct search {
     bool ties;                 /* the fastest is known; now for the one to prefer */
     double worth_seconds;      /* what takes longer need not be simulated */
     double best_seconds;
+    double worth_walk_seconds; /* nor, of ties, whose later walks take longer than this */
     struct choice best;
     uint64_t best_stream_bytes, best_disk_bytes;
     int32_t best_packed;
@@ -312,12 +313,14 @@ static void try_layout(struct search *s)
 {
     simulate(s->in, s->limits->rates, s->phase);
     if (s->phase->seconds > (s->ties ? s->worth_seconds : s->best_seconds)) return;
+    if (s->ties && s->phase->walk_seconds > s->worth_walk_seconds) return;
     s->best = s->at;
     s->best_stream_bytes = s->phase->stream_bytes;
     s->best_disk_bytes = s->phase->disk_bytes;
     s->best_packed = s->phase->packed_count;
     if (s->ties) return;
     s->best_seconds = s->phase->seconds;
+    s->worth_walk_seconds = s->phase->walk_seconds * (1 + TIE);
     s->worth_seconds = s->best_seconds * (1 - WORTH_A_TRY);
 }
 

@@ -350,6 +350,26 @@ static void test_packed_residents(void **state)
     planner_release(&s);
 }
 
+/* A first walk that takes nearly all of the time makes no other walk's time equal. */
+static void test_later_walks_count(void **state)
+{
+    struct plan_model m = {.rates = {.link_bytes = 54e9, .disk_bytes = 1.8e9}};
+    struct plan_limits limits = unlimited();
+    struct plan_solution s;
+    double chosen;
+
+    (void)state;
+    model_uniform(&m, 32, 362000000, 0, 0.0007);
+    m.in.walks = 6;
+    limits.wire = SHOAL_WIRE_RAW;
+    limits.vram_bytes = 17 * 362000000ull + 10 * MIB;
+    chosen = solve_one(&m, limits, &s).walk_seconds;
+    planner_release(&s);
+    limits.prefetch_slots = 2;
+    assert_true(chosen <= solve_one(&m, limits, &s).walk_seconds * 1.01);
+    planner_release(&s);
+}
+
 /* Raw where arithmetic hides the copies anyway, and packing costs; in between, some of each. */
 static void test_wire_choice(void **state)
 {
@@ -759,6 +779,7 @@ int main(void)
         cmocka_unit_test(test_ram_one_page_short),
         cmocka_unit_test(test_small_phase),
         cmocka_unit_test(test_packed_residents),
+        cmocka_unit_test(test_later_walks_count),
         cmocka_unit_test(test_wire_choice),
         cmocka_unit_test(test_packed_file),
         cmocka_unit_test(test_packed_in_one_slot),

@@ -7,6 +7,8 @@
 #   make test-gpu  the tests of operations and of whole models on this machine's NVIDIA card, and
 #                how long operations take
 #   make sanitize-gpu  the same under compute-sanitizer: memcheck and racecheck
+#   make test-comfy  the node pack in a real ComfyUI: COMFYUI_DIR is its folder, COMFYUI_PYTHON
+#                its Python
 #   make dist    one tarball that needs nothing but glibc, this system's version or newer
 #   make wheel   the Python package with this build's library inside, for pip to install
 #   make fuzz    a minute of libFuzzer on every target (needs clang)
@@ -18,7 +20,8 @@ PREFIX ?= /usr/local
 SANITIZE = $(MESON) test -C $(BUILD) --benchmark --suite sanitize --timeout-multiplier 4 \
   --test-args untimed
 
-.PHONY: all demo test test-gpu sanitize-gpu dist wheel fuzz install uninstall clean deps format
+.PHONY: all demo test test-gpu test-comfy sanitize-gpu dist wheel fuzz install uninstall clean \
+  deps format
 .DEFAULT_GOAL := all
 
 # Installs missing Debian packages; does nothing and needs no rights when nothing is missing.
@@ -41,6 +44,11 @@ test: deps
 # Its kernels are those of the build, for all cards. Without a card every test is skipped.
 test-gpu: $(BUILD)/build.ninja
 	@$(MESON) test -C $(BUILD) --benchmark --suite gpu --verbose
+
+# On the CPU; on a card with SHOAL_COMFY_DEVICE=cuda and, for its legacy loader,
+# SHOAL_COMFY_FLAGS=--disable-dynamic-vram.
+test-comfy: all
+	@bindings/comfyui/tests/comfy/run.py $(BUILD)
 
 # The operations and the models, untimed, with every address and every barrier watched. Of cuBLASLt's
 # kernels racecheck does not know how they wait for one another, and takes that for races.

@@ -17,10 +17,10 @@ CONDITIONAL = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif)\b(?!.*_H\b)(?!.*__cplus
 
 
 def sources():
-    """Those in C, which clang-format knows, and the package's in Python."""
+    """Those in C, which clang-format knows, and the packages' in Python."""
     for pattern in ("include/**/*.h", "src/**/*.[ch]", "src/**/*.cu", "src/**/*.cuh", "programs/**/*.[ch]",
                     "examples/*.c", "tests/**/*.[ch]", "tests/**/*.cc", "tools/*.c",
-                    "bindings/python/**/*.py"):
+                    "bindings/*/**/*.py"):
         yield from sorted(ROOT.glob(pattern))
 
 

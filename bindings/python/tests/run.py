@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs the package's tests and prints one TAP line a case.
 
-    python3 bindings/python/tests/run.py BUILD_FOLDER [part of a case's name]
+    python3 bindings/python/tests/run.py BUILD_FOLDER [--folder FOLDER] [part of a case's name]
+
+Those of another folder are tests of another package over this one.
 """
 
 from __future__ import annotations
@@ -44,15 +46,18 @@ class TapResult(unittest.TestResult):
 
 
 def main() -> int:
-    build = os.path.abspath(sys.argv[1])
+    build, *rest = sys.argv[1:]
+    build, folder = os.path.abspath(build), HERE
+    if rest[:1] == ["--folder"]:
+        folder, rest = rest[1], rest[2:]
     os.environ.setdefault("SHOAL_DEVICE", "cpu")
     os.environ["SHOAL_BUILD"] = build
     os.environ["SHOAL_LIBRARY"] = os.path.join(build, "libshoal.so")
     sys.path[:0] = [os.path.dirname(HERE), HERE]
     loader = unittest.TestLoader()
-    if len(sys.argv) > 2:
-        loader.testNamePatterns = [f"*{sys.argv[2]}*"]
-    suite = loader.discover(HERE)
+    if rest:
+        loader.testNamePatterns = [f"*{rest[0]}*"]
+    suite = loader.discover(folder)
     print(f"1..{suite.countTestCases()}")
     return 0 if suite.run(TapResult()).wasSuccessful() else 1
 

@@ -1,0 +1,176 @@
+"""The host tier: a model's streamed blocks in one shoal.Store, as one set of patches has them.
+
+Hosts are held by the patchers that run with them and by nothing else: when the last one is gone, so
+is the memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import weakref
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import comfy.model_management
+import shoal
+import shoal.torch
+import torch
+
+from .capture import Block, Capture, modules, swapped
+from .families import Place
+from .options import GIB, Options, Refused
+
+_HOSTS: "weakref.WeakValueDictionary[Tuple[Any, ...], Host]" = weakref.WeakValueDictionary()
+log = logging.getLogger("shoal")
+
+
+def get(patcher: Any, places: Sequence[Place], options: Options) -> "Host":
+    """The one that patchers of these weights share, made if there is none."""
+    key = (id(patcher.model), str(patcher.load_device), patcher.patches_uuid, tuple(places),
+           options)
+    host = _HOSTS.get(key)
+    if host is None or host.store.closed:
+        host = Host(patcher, places, options)
+        _HOSTS[key] = host
+    return host
+
+
+def _count_pinned(counted: List[int], now: int) -> None:
+    """ComfyUI's limit of pinned memory is shared: it is told what is pinned here."""
+    management = comfy.model_management
+    if hasattr(management, "TOTAL_PINNED_MEMORY"):
+        management.TOTAL_PINNED_MEMORY = max(
+            0, management.TOTAL_PINNED_MEMORY + now - counted[0])
+    counted[0] = now
+
+
+class Host:
+    """Runs blocks on weights that arrive a moment before. Between start and stop it has device
+    memory; weights stay in host memory after stop."""
+
+    def __init__(self, patcher: Any, places: Sequence[Place], options: Options) -> None:
+        self.model = patcher.model  # which its key names by address
+        self.notes: List[str] = []
+        capture = Capture(patcher, options.tiering == "ram_disk")
+        self._blocks: List[Block] = [
+            capture.block(place.path, patcher.model.diffusion_model.get_submodule(
+                f"{place.list}.{place.index}")) for place in places]
+        described = [(place.path, block.tensors) for place, block in zip(places, self._blocks)]
+        self._forced: List[Tuple[Any, Any]] = []
+        self._running = False
+        self.runs = 0
+        self._pinned = [0]
+        self.store = self._create(described, patcher.load_device, options)
+        for block in self._blocks:
+            block.tensors.clear()  # the store keeps them for as long as it needs them
+        weakref.finalize(self, _count_pinned, self._pinned, 0).atexit = False
+        if options.tiering == "ram" and self.store.stats.disk_blocks:
+            needed = self.store.stats.weight_bytes / GIB
+            raise Refused(f"ram_budget_gb {options.ram_budget_gb:g} does not hold the "
+                          f"{len(places)} streamed blocks ({needed:.2f} GiB): raise it, or choose "
+                          "tiering 'ram_disk'")
+
+    def _create(self, blocks: Any, device: Any, options: Options) -> shoal.torch.Store:
+        failure: Optional[shoal.Error] = None
+        for number, attempt in enumerate(options.attempts()):
+            attempt["pin"] = self._pin(attempt["pin"], blocks, device, options)
+            try:
+                store = shoal.torch.Store(blocks, device=device, **attempt)
+            except shoal.Error as error:
+                if error.status != shoal.Status.BUDGET:
+                    raise
+                failure = failure or error
+                continue
+            if number:
+                self.notes.append(f"vram_budget_gb {options.vram_budget_gb:g} holds less than was "
+                                  f"asked for: {attempt['buffer']} buffer, "
+                                  f"{store.stats.prefetch_slots} slots")
+            return store
+        raise Refused(f"the budgets are too small: {failure}")
+
+    def _pin(self, pin: str, blocks: Any, device: Any, options: Options) -> str:
+        """Within ComfyUI's limit of pinned memory, where there is one."""
+        management = comfy.model_management
+        limit = getattr(management, "MAX_PINNED_MEMORY", None)
+        if pin != "on" or device.type != "cuda" or limit is None:
+            return pin
+        needed = sum(tensor.nbytes for _, tensors in blocks for tensor in tensors)
+        if limit > 0 and hasattr(management, "ensure_pin_registerable"):
+            management.ensure_pin_registerable(needed)
+        if limit > 0 and management.TOTAL_PINNED_MEMORY + needed <= limit:
+            return pin
+        why = (f"pin_memory: {needed / GIB:.1f} GiB are more than ComfyUI lets be pinned "
+               f"({max(0, limit) / GIB:.1f} GiB)")
+        if not options.auto_config:
+            raise Refused(f"{why}: turn pin_memory off, or auto_config on")
+        if why not in self.notes:
+            self.notes.append(f"{why}: only the staging memory is pinned")
+        return "staging"
+
+    def start(self, patcher: Any) -> None:
+        if self._running:
+            return
+        self.store.resume()
+        self._running = True
+        self.runs += 1
+        if patcher.force_cast_weights:
+            self._force_casts()
+
+    def _force_casts(self) -> None:
+        """What ComfyUI's load does where another type is computed in: blocks are hidden from it."""
+        for module in {entry.module for block in self._blocks for entry in block.entries}:
+            if hasattr(module, "comfy_cast_weights"):
+                self._forced.append((module, module.__dict__.get("comfy_cast_weights")))
+                module.comfy_cast_weights = True
+
+    def run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        with self.store.block(index) as tensors, swapped(self._blocks[index], tensors):
+            return forward(*args, **kwargs)
+
+    def stop(self) -> None:
+        """Gives the device's memory back. Does nothing if it has none."""
+        if not self._running:
+            return
+        failing = sys.exc_info()[0] is not None
+        self._running = False
+        for module, before in self._forced:
+            if before is None:
+                del module.comfy_cast_weights
+            else:
+                module.comfy_cast_weights = before
+        self._forced.clear()
+        try:
+            _count_pinned(self._pinned, self.store.stats.pinned_bytes)
+            self.store.suspend()
+        except shoal.Error as error:
+            self.store.close()  # the next run captures again
+            if not failing:
+                raise
+            log.error("shoal: %s", error)
+
+    def text(self) -> str:
+        return "\n".join([self.store.text.rstrip(), *self.notes])
+
+
+def evict(patcher: Any, place: Place) -> int:
+    """A streamed block as its checkpoint has it, in host memory; how many bytes were elsewhere."""
+    block = patcher.model.diffusion_model.get_submodule(f"{place.list}.{place.index}")
+    moved = 0
+    for inside, module in modules(block):
+        prefix = f"{place.path}.{inside}" if inside else place.path
+        for name, value in module._parameters.items():
+            saved = patcher.backup.pop(f"{prefix}.{name}", None)
+            if value is not None and value.device.type not in ("cpu", "meta"):
+                moved += value.nbytes
+            if saved is not None:
+                module._parameters[name] = (
+                    saved.weight if isinstance(saved.weight, torch.nn.Parameter)
+                    else torch.nn.Parameter(saved.weight, requires_grad=False))
+        for name in ("weight_function", "bias_function"):
+            if getattr(module, name, None):
+                setattr(module, name, [])
+        if hasattr(module, "comfy_patched_weights"):
+            del module.comfy_patched_weights
+    torch.nn.Module._apply(block, lambda value: value.to("cpu") if value.device.type not in
+                           ("cpu", "meta") else value)
+    return moved

@@ -1,0 +1,151 @@
+"""The nodes, as ComfyUI shows them. What they do is in streaming.py and report.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Type
+
+from comfy_api.latest import ComfyExtension, io, ui
+
+from .options import (BUFFER_MODES, HOST_FORMATS, RESIDENT_MODES, SLOTS, TIERINGS, WIRES, Options,
+                      Refused)
+
+CATEGORY = "advanced/shoal"
+_DEFAULTS = Options()
+
+
+def _streaming() -> Any:
+    """Late, so that ComfyUI shows the nodes, and says what is missing when one is run."""
+    try:
+        import shoal  # noqa: F401
+    except ImportError as error:
+        raise Refused(f"the Python package shoal cannot be used: {error}. Install its wheel into "
+                      "ComfyUI's Python") from None
+    from . import streaming
+
+    return streaming
+
+
+def _choice(name: str, choices: Any, tooltip: str) -> Any:
+    return io.Combo.Input(name, options=list(choices), default=getattr(_DEFAULTS, name),
+                          tooltip=tooltip, advanced=True, optional=True)
+
+
+def _flag(name: str, tooltip: str, advanced: bool = True) -> Any:
+    return io.Boolean.Input(name, default=getattr(_DEFAULTS, name), tooltip=tooltip,
+                            advanced=advanced, optional=True)
+
+
+def _count(name: str, least: int, most: int, tooltip: str) -> Any:
+    return io.Int.Input(name, default=getattr(_DEFAULTS, name), min=least, max=most,
+                        tooltip=tooltip, optional=True)
+
+
+def _size(name: str, tooltip: str) -> Any:
+    return io.Float.Input(name, default=0.0, min=0.0, max=4096.0, step=0.25, tooltip=tooltip,
+                          optional=True)
+
+
+class LayerStreaming(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="ShoalLayerStreaming", display_name="Shoal Layer Streaming",
+            category=CATEGORY,
+            description="Keeps a transformer's blocks in host memory and ships each to the device "
+                        "a moment before it runs. Pictures are those of the model without it.",
+            inputs=[
+                io.Model.Input("model"),
+                io.Boolean.Input("enabled", default=True, tooltip="Off: the model as it came."),
+                _flag("pin_memory", "Pin host memory, for full speed of the link.", False),
+                _choice("buffer_mode", BUFFER_MODES, "double: the next blocks are fetched while "
+                        "one runs. single: one slot, least device memory, slower."),
+                _count("resident_blocks", 0, 1000, "Blocks that are left to ComfyUI as usual."),
+                _flag("sage_attention", "Attention by the package sageattention. Changes pictures "
+                      "a little."),
+                _choice("host_format", HOST_FORMATS, "How blocks wait in host memory: in the type "
+                        "that they compute in. 'storage' is refused for now."),
+                _choice("tiering", TIERINGS, "ram: all streamed blocks wait in host memory. "
+                        "ram_disk: what ram_budget_gb does not hold is read in every step."),
+                _size("ram_budget_gb", "Host memory for streamed blocks, in GiB. 0: no limit."),
+                _choice("resident_mode", RESIDENT_MODES, "Which blocks resident_blocks are."),
+                _flag("sage_pv_fp16", "Refused for now."),
+                _flag("auto_config", "If the budgets hold less than is asked for: fewer slots, "
+                      "then a single buffer, then less pinned memory. Off: that is an error.",
+                      False),
+                _count("prefetch_slots", *SLOTS, "Blocks on the device at a time, with the double "
+                       "buffer."),
+                _size("vram_budget_gb", "Device memory for streamed blocks, in GiB. 0: what the "
+                      "slots take."),
+                _choice("wire", WIRES, "packed: weights cross the link packed without loss and "
+                        "are unpacked on the device."),
+                io.String.Input("disk_cache", default="", optional=True, advanced=True,
+                                tooltip="Refused for now, unless it is empty."),
+            ],
+            outputs=[io.Model.Output()])
+
+    @classmethod
+    def execute(cls, model: Any, enabled: bool = True, **inputs: Any) -> io.NodeOutput:
+        if not enabled:
+            return io.NodeOutput(model)
+        options = dataclasses.replace(_DEFAULTS, **inputs)
+        options.check()
+        return io.NodeOutput(_streaming().stream(model, options))
+
+
+class BlockSwap(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="ShoalBlockSwap", display_name="Shoal Block Swap", category=CATEGORY,
+            description="Streams the first blocks of a transformer, and more of them if the rest "
+                        "would not fit into what ComfyUI grants the model.",
+            inputs=[
+                io.Model.Input("model"),
+                io.Int.Input("blocks_to_swap", default=20, min=0, max=1000,
+                             tooltip="How many blocks wait in host memory. 0: the model as it "
+                                     "came."),
+                _flag("pin_memory", "Pin host memory, for full speed of the link.", False),
+            ],
+            outputs=[io.Model.Output()])
+
+    @classmethod
+    def execute(cls, model: Any, blocks_to_swap: int, pin_memory: bool = True) -> io.NodeOutput:
+        if blocks_to_swap == 0:
+            return io.NodeOutput(model)
+        return io.NodeOutput(_streaming().swap(model, blocks_to_swap, pin_memory))
+
+
+class MemoryReport(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="ShoalMemoryReport", display_name="Shoal Memory Report", category=CATEGORY,
+            description="What streaming takes and did, as text.",
+            inputs=[
+                io.Model.Input("model", tooltip="What a shoal node returned."),
+                io.Latent.Input("after", optional=True, tooltip="What the sampler made, so that "
+                                "the report is of after its run."),
+            ],
+            outputs=[io.String.Output(display_name="report")],
+            is_output_node=True, not_idempotent=True)
+
+    @classmethod
+    def fingerprint_inputs(cls, **_: Any) -> float:
+        return float("nan")  # what was done changes while inputs do not
+
+    @classmethod
+    def execute(cls, model: Any, after: Any = None) -> io.NodeOutput:
+        from . import report
+
+        text = report.text(model)
+        return io.NodeOutput(text, ui=ui.PreviewText(text))
+
+
+class Extension(ComfyExtension):
+    async def get_node_list(self) -> List[Type[io.ComfyNode]]:
+        return [LayerStreaming, BlockSwap, MemoryReport]
+
+
+def extension() -> Extension:
+    return Extension()

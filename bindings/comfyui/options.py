@@ -1,0 +1,121 @@
+"""What the nodes are asked for: checked, and refused with a sentence where it cannot be done.
+
+Needs neither torch nor ComfyUI.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+GIB = 1 << 30
+# What shoal calls the choices of the node.
+BUFFER_MODES = ("double", "single")
+WIRES = ("auto", "raw", "packed")
+TIERINGS = ("ram", "ram_disk")
+HOST_FORMATS = ("compute", "storage")
+RESIDENT_MODES = ("first", "last", "spread")
+SLOTS = (2, 6)
+
+
+class Refused(ValueError):
+    """An input that cannot be done; the sentence says why, and what would do instead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The inputs of Shoal Layer Streaming, but for the model. Sizes of 0 are no limit."""
+
+    pin_memory: bool = True
+    buffer_mode: str = "double"
+    resident_blocks: int = 0
+    sage_attention: bool = False
+    host_format: str = "compute"
+    tiering: str = "ram"
+    ram_budget_gb: float = 0.0
+    resident_mode: str = "first"
+    sage_pv_fp16: bool = False
+    auto_config: bool = True
+    prefetch_slots: int = 3
+    vram_budget_gb: float = 0.0
+    wire: str = "auto"
+    disk_cache: str = ""
+
+    def check(self) -> None:
+        """Refused, for whatever of it can be seen to be impossible before there is a model."""
+        for name, choices in (("buffer_mode", BUFFER_MODES), ("wire", WIRES),
+                              ("tiering", TIERINGS), ("host_format", HOST_FORMATS),
+                              ("resident_mode", RESIDENT_MODES)):
+            value = getattr(self, name)
+            if value not in choices:
+                raise Refused(f"{name} is {value!r}: give one of {', '.join(choices)}")
+        if self.resident_blocks < 0 or self.ram_budget_gb < 0 or self.vram_budget_gb < 0:
+            raise Refused("resident_blocks and budgets are 0 or more")
+        if not SLOTS[0] <= self.prefetch_slots <= SLOTS[1]:
+            raise Refused(f"prefetch_slots is {self.prefetch_slots}: give {SLOTS[0]} to {SLOTS[1]}")
+        if self.host_format == "storage":
+            raise Refused("host_format 'storage' is not there yet: blocks wait in host memory in "
+                          "the type that they compute in. Choose 'compute'")
+        if self.disk_cache:
+            raise Refused("disk_cache is not there yet: streamed blocks are kept packed in host "
+                          "memory only (wire 'packed'). Leave it empty")
+        if self.sage_pv_fp16:
+            raise Refused("sage_pv_fp16 is not there yet: turn it off, or start ComfyUI with "
+                          "--use-sage-attention and its own kernels")
+        if self.sage_attention and importlib.util.find_spec("sageattention") is None:
+            raise Refused("sage_attention needs the package sageattention in ComfyUI's Python: "
+                          "install it, or turn sage_attention off")
+
+    def attempts(self) -> Iterator[Dict[str, Any]]:
+        """Options for shoal.Store, the wanted ones first. With auto_config, less memory then."""
+        common: Dict[str, Any] = {"wire": self.wire, "pin": "on" if self.pin_memory else "off"}
+        if self.vram_budget_gb:
+            common["vram"] = int(self.vram_budget_gb * GIB)
+        if self.ram_budget_gb:
+            common["ram"] = int(self.ram_budget_gb * GIB)
+        if self.buffer_mode == "double":
+            least = SLOTS[0] if self.auto_config else self.prefetch_slots
+            for slots in range(self.prefetch_slots, least - 1, -1):
+                yield {**common, "buffer": "double", "prefetch_slots": slots}
+        if self.buffer_mode == "single" or self.auto_config:
+            yield {**common, "buffer": "single"}
+
+    @property
+    def slots(self) -> int:
+        """How many blocks the device holds at most."""
+        return self.prefetch_slots if self.buffer_mode == "double" else 1
+
+
+def residents(count: int, wanted: int, mode: str) -> List[int]:
+    """Of `count` blocks, the indices of those that are left to ComfyUI."""
+    if wanted >= count:
+        raise Refused(f"resident_blocks is {wanted}, and the model has {count} blocks: nothing "
+                      "would be streamed. Turn the node off instead")
+    if mode == "first":
+        return list(range(wanted))
+    if mode == "last":
+        return list(range(count - wanted, count))
+    return [(2 * k + 1) * count // (2 * wanted) for k in range(wanted)]
+
+
+MARGIN_BYTES = 128 << 20
+# ComfyUI passes 1e32 for "as much as you like", and fractions of a byte for "nothing".
+_REAL = (1.0, 1e30)
+
+
+def swap_count(wanted: int, sizes: Sequence[int], model_bytes: int,
+               budget_bytes: Optional[float]) -> Tuple[int, bool]:
+    """How many blocks must be swapped so that the rest of the model fits, and if that is more.
+
+    `budget_bytes` is what ComfyUI grants the model's weights; without a real one nothing is raised.
+    """
+    count = min(wanted, len(sizes))
+    if budget_bytes is None or not _REAL[0] <= budget_bytes < _REAL[1] or not sizes:
+        return count, False
+    margin = max(sizes) + MARGIN_BYTES
+    outside = model_bytes - sum(sizes)
+    raised = count
+    while raised < len(sizes) and outside + sum(sizes[raised:]) + margin > budget_bytes:
+        raised += 1
+    return raised, raised > count

@@ -1,0 +1,401 @@
+"""Runs inside ComfyUI's Python: real models of random weights, sampled with and without the nodes.
+
+One TAP line a case. Started by run.py beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import os
+import sys
+import unittest
+from typing import Any, Callable, Dict, Optional
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACK = os.path.dirname(os.path.dirname(HERE))
+DEVICE = os.environ.get("SHOAL_COMFY_DEVICE", "cpu")
+ARGUMENTS = sys.argv[1:]
+sys.argv = [sys.argv[0]] + (["--cpu"] if DEVICE == "cpu" else
+                            os.environ.get("SHOAL_COMFY_FLAGS", "").split())
+sys.path[:0] = [os.environ["COMFYUI_DIR"], os.path.join(PACK, "..", "python", "tests")]
+
+import comfy.options  # noqa: E402
+
+comfy.options.enable_args_parsing()
+
+import comfy.cli_args  # noqa: E402
+import comfy.memory_management  # noqa: E402
+import comfy.model_base  # noqa: E402
+import comfy.model_management as management  # noqa: E402
+import comfy.model_patcher  # noqa: E402
+import comfy.sample  # noqa: E402
+import comfy.samplers  # noqa: E402
+import comfy.supported_models as supported  # noqa: E402
+import psutil  # noqa: E402
+import torch  # noqa: E402
+from comfy.quant_ops import QuantizedTensor  # noqa: E402
+from run import TapResult  # noqa: E402
+
+SEED = 7
+# ComfyUI's dynamic VRAM, which main.py turns on: NVIDIA cards only.
+DYNAMIC = DEVICE != "cpu" and comfy.cli_args.enables_dynamic_vram()
+if DYNAMIC:
+    import comfy_aimdo.control
+
+    comfy_aimdo.control.init()
+    comfy_aimdo.control.init_devices(one.index for one in management.get_all_torch_devices())
+torch.set_num_threads(1)  # tiny models: threads would wait for each other most of the time
+
+
+def load_pack() -> Any:
+    """As ComfyUI does it: a folder with any name."""
+    spec = importlib.util.spec_from_file_location(
+        "shoal_pack", os.path.join(PACK, "__init__.py"), submodule_search_locations=[PACK])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["shoal_pack"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+async def list_nodes() -> Dict[str, Any]:
+    extension = await load_pack().comfy_entrypoint()
+    return {node.GET_SCHEMA().node_id: node for node in await extension.get_node_list()}
+
+
+NODES = asyncio.run(list_nodes())
+
+
+class Model:
+    """A tiny model of a family, its latent and its conditioning."""
+
+    def __init__(self, config: Any, unet: Dict[str, Any], latent: tuple, context: tuple,
+                 lists: tuple, dtype: torch.dtype) -> None:
+        self.latent, self.context, self.lists = latent, context, lists
+        self._config, self._unet, self.dtype = config, unet, dtype
+
+    def build(self, eager: bool = False) -> Any:
+        """A patcher, of ComfyUI's legacy kind if `eager`: what LoRA is held against."""
+        config, unet, dtype = self._config, dict(self._unet), self.dtype
+        made = config({**unet, "dtype": dtype})
+        made.set_inference_dtype(dtype, None)
+        model = made.get_model({}, device=torch.device("cpu"))
+        generator = torch.Generator().manual_seed(1)
+        for parameter in model.parameters():
+            parameter.data = (torch.randn(parameter.shape, generator=generator) * 0.05).to(dtype)
+        model.eval()
+        kind = comfy.model_patcher.ModelPatcher
+        if DYNAMIC and not eager:
+            model, kind = self._lazy(made, model), comfy.model_patcher.ModelPatcherDynamic
+        return kind(model, load_device=management.get_torch_device(),
+                    offload_device=management.unet_offload_device())
+
+    def _lazy(self, made: Any, filled: Any) -> Any:
+        """The same weights as dynamic mode has them, whose layers take theirs when they load."""
+        comfy.memory_management.aimdo_enabled = True
+        try:
+            model = made.get_model({}, device=torch.device("cpu"))
+            model.load_model_weights(dict(filled.diffusion_model.state_dict()), "")
+        finally:
+            comfy.memory_management.aimdo_enabled = False
+        return model.eval()
+
+
+FAMILIES = {
+    "MiniTrainDIT": Model(
+        supported.CosmosT2IPredict2,
+        {"image_model": "cosmos_predict2", "max_img_h": 64, "max_img_w": 64, "max_frames": 8,
+         "in_channels": 16, "out_channels": 16, "patch_spatial": 2, "patch_temporal": 1,
+         "model_channels": 128, "num_blocks": 6, "num_heads": 2, "crossattn_emb_channels": 64,
+         "pos_emb_cls": "rope3d", "concat_padding_mask": True, "use_adaln_lora": True,
+         "adaln_lora_dim": 16},
+        (1, 16, 1, 8, 8), (1, 5, 64), ("blocks",), torch.bfloat16),
+    "Wan": Model(
+        supported.WAN21_T2V,
+        {"image_model": "wan2.1", "model_type": "t2v", "dim": 128, "ffn_dim": 256,
+         "num_heads": 2, "num_layers": 5, "in_dim": 16, "out_dim": 16, "patch_size": (1, 2, 2),
+         "freq_dim": 64, "text_dim": 64, "text_len": 16, "cross_attn_norm": True},
+        (1, 16, 1, 8, 8), (1, 5, 64), ("blocks",), torch.float32),
+    "Qwen-Image": Model(
+        supported.QwenImage,
+        {"image_model": "qwen_image", "in_channels": 64, "out_channels": 16, "num_layers": 5,
+         "attention_head_dim": 64, "num_attention_heads": 2, "joint_attention_dim": 64,
+         "axes_dims_rope": (16, 24, 24), "patch_size": 2},
+        (1, 16, 1, 8, 8), (1, 5, 64), ("transformer_blocks",), torch.bfloat16),
+}
+
+
+def sample(patcher: Any, family: Model, steps: int = 3,
+           callback: Optional[Callable[..., None]] = None) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(family.latent, generator=generator)
+    context = torch.randn(family.context, generator=generator)
+    with torch.inference_mode():
+        return comfy.sample.sample(
+            patcher, noise, steps, 2.0, "euler", "simple", [[context, {}]],
+            [[torch.zeros_like(context), {}]], torch.zeros(family.latent), seed=SEED,
+            callback=callback, disable_pbar=True)
+
+
+def lora(patcher: Any, family: Model, seed: int) -> Any:
+    """A low-rank patch on every matrix, within the streamed blocks and outside of them."""
+    patched = patcher.clone()
+    generator = torch.Generator().manual_seed(seed)
+    patches = {}
+    for key, value in patcher.model.state_dict().items():
+        if key.endswith(".weight") and value.ndim == 2:
+            up = torch.randn(value.shape[0], 4, generator=generator) * 0.1
+            down = torch.randn(4, value.shape[1], generator=generator) * 0.1
+            patches[key] = ("diff", ((up @ down),))
+    assert patched.add_patches(patches, 0.5)
+    return patched
+
+
+def stream(patcher: Any, **inputs: Any) -> Any:
+    return NODES["ShoalLayerStreaming"].execute(patcher, **inputs).result[0]
+
+
+def swap(patcher: Any, blocks: int) -> Any:
+    return NODES["ShoalBlockSwap"].execute(patcher, blocks).result[0]
+
+
+def report(patcher: Any) -> str:
+    return NODES["ShoalMemoryReport"].execute(patcher).result[0]
+
+
+def weights(patcher: Any) -> Dict[str, torch.Tensor]:
+    return {key: value.clone() for key, value in patcher.model.state_dict().items()}
+
+
+class Case(unittest.TestCase):
+    def tearDown(self) -> None:
+        management.unload_all_models()
+        gc.collect()
+
+    def same(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        self.assertTrue(bool(torch.isfinite(one).all()), "it is a number")
+        self.assertTrue(torch.equal(one, other), "latents are the same bit for bit")
+
+    def untouched(self, patcher: Any, before: Dict[str, torch.Tensor]) -> None:
+        """No parameter points into a slot, and none has changed."""
+        for key, value in patcher.model.state_dict().items():
+            self.assertTrue(torch.equal(value.cpu(), before[key].cpu()), key)
+
+
+def each_family(test: Callable[..., None]) -> Callable[[Case], None]:
+    def run(self: Case) -> None:
+        for name, family in FAMILIES.items():
+            with self.subTest(family=name):
+                test(self, family)
+    run.__name__ = test.__name__
+    return run
+
+
+class Streaming(Case):
+    @each_family
+    def test_latents_are_those_of_the_model_alone(self, family: Model) -> None:
+        patcher = family.build()
+        before = weights(patcher)
+        plain = sample(patcher, family)
+        for inputs in ({}, {"buffer_mode": "single"}, {"resident_blocks": 2},
+                       {"resident_blocks": 2, "resident_mode": "spread"},
+                       {"wire": "packed", "prefetch_slots": 2}, {"pin_memory": False}):
+            streamed = stream(patcher, **inputs)
+            for _ in range(2):
+                self.same(sample(streamed, family), plain)
+            self.assertIn("blocks streamed", report(streamed))
+        self.same(sample(patcher, family), plain)
+        self.untouched(patcher, before)
+
+    @each_family
+    def test_lora_is_that_of_a_model_patched_before(self, family: Model) -> None:
+        patcher = family.build()
+        before = weights(patcher)
+        plain = sample(patcher, family)
+        eager = family.build(eager=True)
+        baked = [sample(lora(eager, family, seed), family) for seed in (1, 2)]
+        self.assertFalse(torch.equal(baked[0], plain))
+        for seed in (1, 2):
+            self.same(sample(stream(lora(patcher, family, seed)), family), baked[seed - 1])
+            self.same(sample(lora(stream(patcher), family, seed), family), baked[seed - 1])
+        streamed = stream(patcher)
+        self.same(sample(streamed, family), plain)
+        self.same(sample(lora(streamed, family, 1), family), baked[0])
+        self.same(sample(streamed, family), plain)
+        if not DYNAMIC:
+            self.same(sample(lora(patcher, family, 2), family), baked[1])
+        self.same(sample(patcher, family), plain)
+        self.untouched(patcher, before)
+
+    @each_family
+    def test_blocks_run_on_what_was_shipped(self, family: Model) -> None:
+        patcher = family.build()
+        streamed = stream(patcher)
+        first = sample(streamed, family)
+        for block in getattr(patcher.model.diffusion_model, family.lists[0]):
+            for value in block.state_dict().values():
+                value.fill_(float("nan"))
+        self.same(sample(streamed, family), first)
+
+    @each_family
+    def test_quantised_weights_are_shipped_as_they_are(self, family: Model) -> None:
+        patcher = family.build(eager=True)
+        quantised = 0
+        for block in getattr(patcher.model.diffusion_model, family.lists[0]):
+            for module in torch.nn.Module.modules(block):
+                if isinstance(module, torch.nn.Linear):
+                    module.weight = torch.nn.Parameter(QuantizedTensor.from_float(
+                        module.weight.data, "TensorCoreFP8Layout", scale="recalculate"),
+                        requires_grad=False)
+                    quantised += 1
+        self.assertGreater(quantised, 4)
+        plain = sample(patcher, family)
+        streamed = stream(patcher)
+        for _ in range(2):
+            self.same(sample(streamed, family), plain)
+        stats = streamed.get_attachment("shoal").host.store.stats
+        self.assertLess(stats.weight_bytes, sum(
+            value.numel() * value.dtype.itemsize
+            for value in patcher.model.diffusion_model.parameters()))
+
+    @each_family
+    def test_another_compute_type_is_cast_to_as_ever(self, family: Model) -> None:
+        patcher = family.build()
+        patcher.set_model_compute_dtype(
+            torch.float32 if family.dtype == torch.bfloat16 else torch.bfloat16)
+        plain = sample(patcher, family)
+        self.same(sample(stream(patcher), family), plain)
+        self.same(sample(patcher, family), plain)
+
+    @each_family
+    def test_clones_share_the_host_tier(self, family: Model) -> None:
+        streamed = stream(family.build())
+        clone = streamed.clone()
+        first, second = sample(streamed, family), sample(clone, family)
+        self.same(first, second)
+        hosts = [one.get_attachment("shoal").host for one in (streamed, clone)]
+        self.assertIs(hosts[0], hosts[1])
+        self.assertEqual(hosts[0].store.stats.device_bytes, 0)
+
+    def test_an_interrupt_leaves_nothing_behind(self) -> None:
+        family = FAMILIES["Wan"]
+        patcher = family.build()
+        before = weights(patcher)
+        plain = sample(patcher, family)
+        streamed = stream(patcher)
+
+        def interrupt(step: int, *_: Any) -> None:
+            if step == 1:
+                raise management.InterruptProcessingException()
+
+        block = patcher.model.diffusion_model.blocks[2]
+        inside = block.ffn.forward
+        for failing in (interrupt, None):
+            if failing is None:  # within a block
+                calls = iter(range(100))
+
+                def break_off(*args: Any, **kwargs: Any) -> Any:
+                    if next(calls) == 1:
+                        raise management.InterruptProcessingException()
+                    return inside(*args, **kwargs)
+                block.ffn.forward = break_off
+            with self.assertRaises(management.InterruptProcessingException):
+                sample(streamed, family, callback=failing)
+            if failing is None:
+                del block.ffn.forward
+            self.untouched(patcher, before)
+            host = streamed.get_attachment("shoal").host
+            self.assertEqual(host.store.stats.device_bytes, 0)
+            self.same(sample(streamed, family), plain)
+
+    def test_memory_is_gone_with_the_last_patcher(self) -> None:
+        hosts = sys.modules["shoal_pack.host"]._HOSTS
+        gc.collect()
+        before = len(hosts)
+        family = FAMILIES["Wan"]
+        streamed = stream(family.build())
+        sample(streamed, family)
+        self.assertEqual(len(hosts), before + 1)
+        del streamed
+        management.unload_all_models()
+        gc.collect()
+        self.assertEqual(len(hosts), before)
+
+    def test_runs_do_not_grow(self) -> None:
+        family = FAMILIES["MiniTrainDIT"]
+        patcher = family.build()
+        streamed = stream(patcher)
+        process = psutil.Process()
+        first = sample(streamed, family, steps=1)
+        sizes = []
+        for run in range(20):
+            self.same(sample(streamed, family, steps=1), first)
+            if run % 4 == 0:  # the node is run again, as a changed workflow does
+                streamed = stream(patcher)
+            gc.collect()
+            sizes.append(process.memory_info().rss)
+        self.assertLess(sizes[-1] - sizes[4], 4 << 20)
+
+
+class Swapping(Case):
+    @each_family
+    def test_latents_are_those_of_the_model_alone(self, family: Model) -> None:
+        patcher = family.build()
+        plain = sample(patcher, family)
+        for blocks in (1, 3, 1000):
+            self.same(sample(swap(patcher, blocks), family), plain)
+        self.assertIs(swap(patcher, 0), patcher)
+
+    def test_more_are_swapped_if_the_rest_does_not_fit(self) -> None:
+        family = FAMILIES["Wan"]
+        patcher = family.build()
+        plain = sample(patcher, family)
+        swapped = swap(patcher, 1)
+        sample(swapped, family)
+        session = swapped.get_attachment("shoal").session
+        margin = 128 << 20
+        rest = management.module_size(patcher.model) - sum(session.sizes)
+        session.raise_swapped(swapped, rest + sum(session.sizes[3:]) + max(session.sizes) + margin)
+        self.assertEqual(len(session.places), 3)
+        self.same(sample(swapped, family), plain)
+
+
+class Refusals(Case):
+    def test_what_cannot_be_done_is_said(self) -> None:
+        patcher = FAMILIES["Wan"].build()
+        for inputs, words in (({"host_format": "storage"}, "host_format"),
+                              ({"disk_cache": "/x"}, "disk_cache"),
+                              ({"sage_attention": True}, "sageattention"),
+                              ({"resident_blocks": 5}, "nothing would be streamed"),
+                              ({"vram_budget_gb": 1e-6}, "too small")):
+            with self.subTest(inputs=inputs), self.assertRaisesRegex(ValueError, words):
+                streamed = stream(patcher, **inputs)
+                sample(streamed, FAMILIES["Wan"])
+        with self.assertRaisesRegex(ValueError, "already runs"):
+            swap(swap(patcher, 2), 2)
+        self.assertIs(stream(patcher, enabled=False), patcher)
+        self.assertIn("does not run through shoal", report(patcher))
+        self.assertIn("has not run", report(stream(patcher)))
+
+    def test_a_strange_tensor_is_refused_by_its_type(self) -> None:
+        class Strange(torch.Tensor):
+            pass
+        patcher = FAMILIES["Wan"].build()
+        module = patcher.model.diffusion_model.blocks[0].ffn[0]
+        module._parameters["weight"] = module.weight.data.as_subclass(Strange)
+        with self.assertRaisesRegex(ValueError, "Strange"):
+            sample(stream(patcher), FAMILIES["Wan"])
+
+
+def main() -> int:
+    loader = unittest.TestLoader()
+    if ARGUMENTS:
+        loader.testNamePatterns = [f"*{ARGUMENTS[0]}*"]
+    suite = loader.loadTestsFromModule(sys.modules[__name__])
+    print(f"1..{suite.countTestCases()}")
+    return 0 if suite.run(TapResult()).wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""What of the node pack needs neither torch nor ComfyUI: families, options, the automatic raise."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+import unittest
+from typing import Any, Dict, List, Tuple
+
+PACK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.dirname(PACK))
+
+from comfyui import families, options  # noqa: E402
+
+MIB = 1 << 20
+
+
+class Parameter:
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+class Block:
+    def __init__(self, *shape: int) -> None:
+        self._shape = shape
+
+    def named_parameters(self) -> List[Tuple[str, Parameter]]:
+        return [("weight", Parameter(*self._shape))]
+
+
+class ModuleList(list):
+    pass
+
+
+def model(name: str, lists: Dict[str, Any], base: type = object) -> Any:
+    """A fake of a class of this name, with these attributes."""
+    made = type(name, (base,), {"named_children": lambda self: list(lists.items())})()
+    for key, value in lists.items():
+        setattr(made, key, value)
+    return made
+
+
+def blocks(count: int, *shape: int) -> ModuleList:
+    return ModuleList(Block(*(shape or (4, 4))) for _ in range(count))
+
+
+class Families(unittest.TestCase):
+    def found(self, made: Any) -> Tuple[str, List[str]]:
+        family = families.find(made)
+        return family.name, [f"{place.list}.{place.index}" for place in family.places]
+
+    def test_known_ones_run_in_their_order(self) -> None:
+        flux = model("Flux", {"single_blocks": blocks(2), "double_blocks": blocks(1, 8)})
+        self.assertEqual(self.found(flux), (
+            "FLUX", ["double_blocks.0", "single_blocks.0", "single_blocks.1"]))
+        lumina = model("NextDiT", {"layers": blocks(2), "noise_refiner": blocks(1),
+                                   "context_refiner": blocks(1)})
+        self.assertEqual(self.found(lumina)[1], ["context_refiner.0", "noise_refiner.0",
+                                                 "layers.0", "layers.1"])
+        for name, attribute in (("MiniTrainDIT", "blocks"), ("WanModel", "blocks"),
+                                ("QwenImageTransformer2DModel", "transformer_blocks"),
+                                ("LTXVModel", "transformer_blocks")):
+            self.assertEqual(self.found(model(name, {attribute: blocks(2)}))[1],
+                             [f"{attribute}.0", f"{attribute}.1"])
+
+    def test_what_inherits_from_one_is_one(self) -> None:
+        made = model("VaceWanModel", {"blocks": blocks(2), "vace_blocks": blocks(8)},
+                     type("WanModel", (), {}))
+        self.assertEqual(self.found(made), ("Wan", ["blocks.0", "blocks.1"]))
+        lacking = model("NextDiT", {"layers": blocks(2)})
+        lacking.context_refiner = None
+        self.assertEqual(self.found(lacking)[1], ["layers.0", "layers.1"])
+
+    def test_others_are_detected_by_equal_blocks(self) -> None:
+        uneven = ModuleList([Block(4, 4), Block(4, 4), Block(4, 4), Block(4, 5)])
+        made = model("Novel", {"few": blocks(3), "uneven": uneven, "many": blocks(4),
+                               "other": Block(1)})
+        self.assertEqual(self.found(made), ("Novel", [f"many.{i}" for i in range(4)]))
+        with self.assertRaisesRegex(families.Unsupported, "Novel has no list of 4"):
+            families.find(model("Novel", {"few": blocks(3), "uneven": uneven}))
+
+    def test_unets_are_refused_by_name(self) -> None:
+        made = model("UNetModel", {"blocks": blocks(8)})
+        with self.assertRaisesRegex(families.Unsupported, "UNetModel is a UNet"):
+            families.find(made)
+
+    def test_a_place_is_a_path(self) -> None:
+        self.assertEqual(families.Place("blocks", 3).path, "diffusion_model.blocks.3")
+
+
+class Checks(unittest.TestCase):
+    def test_defaults_can_be_done(self) -> None:
+        options.Options().check()
+        first = next(options.Options().attempts())
+        self.assertEqual(first, {"wire": "auto", "pin": "on", "buffer": "double",
+                                 "prefetch_slots": 3})
+
+    def test_what_cannot_be_done_is_refused_by_name(self) -> None:
+        for name, value in (("buffer_mode", "triple"), ("wire", "zip"), ("tiering", "tape"),
+                            ("resident_mode", "some"), ("host_format", "storage"),
+                            ("prefetch_slots", 1), ("prefetch_slots", 7), ("sage_pv_fp16", True),
+                            ("disk_cache", "/x"), ("resident_blocks", -1)):
+            with self.subTest(name=name, value=value), \
+                    self.assertRaisesRegex(options.Refused, name):
+                options.Options(**{name: value}).check()
+
+    def test_auto_config_asks_for_less_and_less(self) -> None:
+        asked = [(one["buffer"], one.get("prefetch_slots")) for one in
+                 options.Options(prefetch_slots=4, vram_budget_gb=1.5).attempts()]
+        self.assertEqual(asked, [("double", 4), ("double", 3), ("double", 2), ("single", None)])
+        exact = list(options.Options(auto_config=False, vram_budget_gb=1.5,
+                                     ram_budget_gb=2, pin_memory=False).attempts())
+        self.assertEqual(exact, [{"wire": "auto", "pin": "off", "vram": 3 << 29, "ram": 2 << 30,
+                                  "buffer": "double", "prefetch_slots": 3}])
+        single = list(options.Options(buffer_mode="single", auto_config=False).attempts())
+        self.assertEqual([one["buffer"] for one in single], ["single"])
+
+    def test_residents(self) -> None:
+        self.assertEqual(options.residents(8, 0, "spread"), [])
+        self.assertEqual(options.residents(8, 2, "first"), [0, 1])
+        self.assertEqual(options.residents(8, 2, "last"), [6, 7])
+        self.assertEqual(options.residents(8, 2, "spread"), [2, 6])
+        for count in range(2, 40):
+            for wanted in range(count):
+                kept = options.residents(count, wanted, "spread")
+                self.assertEqual(len(set(kept)), wanted)
+                self.assertTrue(all(0 <= index < count for index in kept))
+        with self.assertRaisesRegex(options.Refused, "nothing would be streamed"):
+            options.residents(8, 8, "first")
+
+
+class Raise(unittest.TestCase):
+    SIZES = [100 * MIB] * 10
+    WHOLE = 1200 * MIB  # 200 MiB beside the blocks
+
+    def raised(self, wanted: int, budget: Any) -> Tuple[int, bool]:
+        return options.swap_count(wanted, self.SIZES, self.WHOLE, budget)
+
+    def test_nothing_is_raised_that_fits(self) -> None:
+        # 5 left: 200 + 500, and the margin of 100 + 128.
+        self.assertEqual(self.raised(5, 928 * MIB), (5, False))
+        self.assertEqual(self.raised(5, 928 * MIB - 1), (6, True))
+
+    def test_it_is_raised_until_it_fits_or_all_are_swapped(self) -> None:
+        self.assertEqual(self.raised(0, 628 * MIB), (8, True))
+        self.assertEqual(self.raised(3, 10 * MIB), (10, True))
+
+    def test_only_by_a_real_budget(self) -> None:
+        for budget in (None, 0.1, 0, 1e32):
+            self.assertEqual(self.raised(2, budget), (2, False))
+        self.assertEqual(self.raised(1000, None), (10, False))
+
+
+class Files(unittest.TestCase):
+    """Schema, locales, README and the example name the same inputs."""
+
+    def inputs(self) -> Dict[str, List[str]]:
+        """Of each node, read off its source: ComfyUI is not needed for it."""
+        with open(os.path.join(PACK, "nodes.py"), encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+        found: Dict[str, List[str]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "io.Schema":
+                named = {one.arg: one.value for one in node.keywords}
+                found[named["node_id"].value] = [one.args[0].value
+                                                 for one in named["inputs"].elts]
+        return found
+
+    def test_locales_know_every_input(self) -> None:
+        for language in ("en", "zh"):
+            path = os.path.join(PACK, "locales", language, "nodeDefs.json")
+            with open(path, encoding="utf-8") as file:
+                known = json.load(file)
+            self.assertEqual({node: list(one["inputs"]) for node, one in known.items()},
+                             self.inputs())
+
+    def test_the_example_has_a_value_for_every_input(self) -> None:
+        path = os.path.join(PACK, "example_workflows", "layer_streaming.json")
+        with open(path, encoding="utf-8") as file:
+            nodes = {one["type"]: one for one in json.load(file)["nodes"]}
+        for name in ("ShoalLayerStreaming", "ShoalMemoryReport"):
+            linked = [one["name"] for one in nodes[name]["inputs"]]
+            self.assertEqual(len(nodes[name]["widgets_values"]) + len(linked),
+                             len(self.inputs()[name]))
+
+    def test_the_readme_tells_of_every_input(self) -> None:
+        with open(os.path.join(PACK, "README.md"), encoding="utf-8") as file:
+            text = file.read()
+        for names in self.inputs().values():
+            for name in names:
+                if name != "model":
+                    self.assertIn(f"`{name}`", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -56,7 +56,8 @@ class LayerStreaming(io.ComfyNode):
                         "a moment before it runs. Pictures are those of the model without it.",
             inputs=[
                 io.Model.Input("model"),
-                io.Boolean.Input("enabled", default=True, tooltip="Off: the model as it came."),
+                io.Boolean.Input("enabled", default=True, optional=True,
+                                 tooltip="Off: the model as it came."),
                 _flag("pin_memory", "Pin host memory, for full speed of the link.", False),
                 _choice("buffer_mode", BUFFER_MODES, "double: the next blocks are fetched while "
                         "one runs. single: one slot, least device memory, slower."),

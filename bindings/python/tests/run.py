@@ -40,6 +40,11 @@ class TapResult(unittest.TestResult):
         super().addFailure(test, err)
         self._failed(test, err)
 
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: tuple) -> None:
+        super().addSubTest(test, subtest, err)
+        if err:
+            self._failed(subtest, err)
+
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         super().addSkip(test, reason)
         self.note = f" # SKIP {reason}"

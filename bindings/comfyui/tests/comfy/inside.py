@@ -15,32 +15,26 @@ from typing import Any, Callable, Dict, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACK = os.path.dirname(os.path.dirname(HERE))
-DEVICE = os.environ.get("SHOAL_COMFY_DEVICE", "cpu")
 ARGUMENTS = sys.argv[1:]
-sys.argv = [sys.argv[0]] + (["--cpu"] if DEVICE == "cpu" else
-                            os.environ.get("SHOAL_COMFY_FLAGS", "").split())
-sys.path[:0] = [os.environ["COMFYUI_DIR"], os.path.join(PACK, "..", "python", "tests")]
+sys.argv = [sys.argv[0], *os.environ["SHOAL_COMFY_FLAGS"].split()]
+sys.path[:0] = [os.environ["COMFYUI_DIR"], os.path.join(PACK, "..", "python", "tests"), HERE]
 
 import comfy.options  # noqa: E402
 
 comfy.options.enable_args_parsing()
 
 import comfy.cli_args  # noqa: E402
-import comfy.memory_management  # noqa: E402
-import comfy.model_base  # noqa: E402
 import comfy.model_management as management  # noqa: E402
-import comfy.model_patcher  # noqa: E402
 import comfy.sample  # noqa: E402
-import comfy.samplers  # noqa: E402
-import comfy.supported_models as supported  # noqa: E402
 import psutil  # noqa: E402
 import torch  # noqa: E402
 from comfy.quant_ops import QuantizedTensor  # noqa: E402
 from run import TapResult  # noqa: E402
+from tiny_models import FAMILIES, Model  # noqa: E402
 
 SEED = 7
 # ComfyUI's dynamic VRAM, which main.py turns on: NVIDIA cards only.
-DYNAMIC = DEVICE != "cpu" and comfy.cli_args.enables_dynamic_vram()
+DYNAMIC = comfy.cli_args.enables_dynamic_vram()
 if DYNAMIC:
     import comfy_aimdo.control
 
@@ -67,63 +61,8 @@ async def list_nodes() -> Dict[str, Any]:
 NODES = asyncio.run(list_nodes())
 
 
-class Model:
-    """A tiny model of a family, its latent and its conditioning."""
-
-    def __init__(self, config: Any, unet: Dict[str, Any], latent: tuple, context: tuple,
-                 lists: tuple, dtype: torch.dtype) -> None:
-        self.latent, self.context, self.lists = latent, context, lists
-        self._config, self._unet, self.dtype = config, unet, dtype
-
-    def build(self, eager: bool = False) -> Any:
-        """A patcher, of ComfyUI's legacy kind if `eager`: what LoRA is held against."""
-        config, unet, dtype = self._config, dict(self._unet), self.dtype
-        made = config({**unet, "dtype": dtype})
-        made.set_inference_dtype(dtype, None)
-        model = made.get_model({}, device=torch.device("cpu"))
-        generator = torch.Generator().manual_seed(1)
-        for parameter in model.parameters():
-            parameter.data = (torch.randn(parameter.shape, generator=generator) * 0.05).to(dtype)
-        model.eval()
-        kind = comfy.model_patcher.ModelPatcher
-        if DYNAMIC and not eager:
-            model, kind = self._lazy(made, model), comfy.model_patcher.ModelPatcherDynamic
-        return kind(model, load_device=management.get_torch_device(),
-                    offload_device=management.unet_offload_device())
-
-    def _lazy(self, made: Any, filled: Any) -> Any:
-        """The same weights as dynamic mode has them, whose layers take theirs when they load."""
-        comfy.memory_management.aimdo_enabled = True
-        try:
-            model = made.get_model({}, device=torch.device("cpu"))
-            model.load_model_weights(dict(filled.diffusion_model.state_dict()), "")
-        finally:
-            comfy.memory_management.aimdo_enabled = False
-        return model.eval()
-
-
-FAMILIES = {
-    "MiniTrainDIT": Model(
-        supported.CosmosT2IPredict2,
-        {"image_model": "cosmos_predict2", "max_img_h": 64, "max_img_w": 64, "max_frames": 8,
-         "in_channels": 16, "out_channels": 16, "patch_spatial": 2, "patch_temporal": 1,
-         "model_channels": 128, "num_blocks": 6, "num_heads": 2, "crossattn_emb_channels": 64,
-         "pos_emb_cls": "rope3d", "concat_padding_mask": True, "use_adaln_lora": True,
-         "adaln_lora_dim": 16},
-        (1, 16, 1, 8, 8), (1, 5, 64), ("blocks",), torch.bfloat16),
-    "Wan": Model(
-        supported.WAN21_T2V,
-        {"image_model": "wan2.1", "model_type": "t2v", "dim": 128, "ffn_dim": 256,
-         "num_heads": 2, "num_layers": 5, "in_dim": 16, "out_dim": 16, "patch_size": (1, 2, 2),
-         "freq_dim": 64, "text_dim": 64, "text_len": 16, "cross_attn_norm": True},
-        (1, 16, 1, 8, 8), (1, 5, 64), ("blocks",), torch.float32),
-    "Qwen-Image": Model(
-        supported.QwenImage,
-        {"image_model": "qwen_image", "in_channels": 64, "out_channels": 16, "num_layers": 5,
-         "attention_head_dim": 64, "num_attention_heads": 2, "joint_attention_dim": 64,
-         "axes_dims_rope": (16, 24, 24), "patch_size": 2},
-        (1, 16, 1, 8, 8), (1, 5, 64), ("transformer_blocks",), torch.bfloat16),
-}
+def build(family: Model) -> Any:
+    return family.build(DYNAMIC)
 
 
 def sample(patcher: Any, family: Model, steps: int = 3,
@@ -195,7 +134,7 @@ def each_family(test: Callable[..., None]) -> Callable[[Case], None]:
 class Streaming(Case):
     @each_family
     def test_latents_are_those_of_the_model_alone(self, family: Model) -> None:
-        patcher = family.build()
+        patcher = build(family)
         before = weights(patcher)
         plain = sample(patcher, family)
         for inputs in ({}, {"buffer_mode": "single"}, {"resident_blocks": 2},
@@ -210,10 +149,10 @@ class Streaming(Case):
 
     @each_family
     def test_lora_is_that_of_a_model_patched_before(self, family: Model) -> None:
-        patcher = family.build()
+        patcher = build(family)
         before = weights(patcher)
         plain = sample(patcher, family)
-        eager = family.build(eager=True)
+        eager = family.build()
         baked = [sample(lora(eager, family, seed), family) for seed in (1, 2)]
         self.assertFalse(torch.equal(baked[0], plain))
         for seed in (1, 2):
@@ -230,7 +169,7 @@ class Streaming(Case):
 
     @each_family
     def test_blocks_run_on_what_was_shipped(self, family: Model) -> None:
-        patcher = family.build()
+        patcher = build(family)
         streamed = stream(patcher)
         first = sample(streamed, family)
         for block in getattr(patcher.model.diffusion_model, family.lists[0]):
@@ -239,8 +178,11 @@ class Streaming(Case):
         self.same(sample(streamed, family), first)
 
     @each_family
+    @torch.inference_mode()  # as ComfyUI's nodes run
     def test_quantised_weights_are_shipped_as_they_are(self, family: Model) -> None:
-        patcher = family.build(eager=True)
+        patcher = family.build()
+        whole = sum(value.nbytes for one in family.lists for value in
+                    getattr(patcher.model.diffusion_model, one).parameters())
         quantised = 0
         for block in getattr(patcher.model.diffusion_model, family.lists[0]):
             for module in torch.nn.Module.modules(block):
@@ -255,22 +197,22 @@ class Streaming(Case):
         for _ in range(2):
             self.same(sample(streamed, family), plain)
         stats = streamed.get_attachment("shoal").host.store.stats
-        self.assertLess(stats.weight_bytes, sum(
-            value.numel() * value.dtype.itemsize
-            for value in patcher.model.diffusion_model.parameters()))
+        self.assertLess(stats.weight_bytes, whole)
 
     @each_family
     def test_another_compute_type_is_cast_to_as_ever(self, family: Model) -> None:
-        patcher = family.build()
-        patcher.set_model_compute_dtype(
-            torch.float32 if family.dtype == torch.bfloat16 else torch.bfloat16)
+        # One each: ComfyUI's load leaves the layers that it has seen casting.
+        patcher, other = build(family), build(family)
+        for one in (patcher, other):
+            one.set_model_compute_dtype(
+                torch.float32 if family.dtype == torch.bfloat16 else torch.bfloat16)
         plain = sample(patcher, family)
-        self.same(sample(stream(patcher), family), plain)
-        self.same(sample(patcher, family), plain)
+        self.same(sample(stream(other), family), plain)
+        self.same(sample(other, family), plain)
 
     @each_family
     def test_clones_share_the_host_tier(self, family: Model) -> None:
-        streamed = stream(family.build())
+        streamed = stream(build(family))
         clone = streamed.clone()
         first, second = sample(streamed, family), sample(clone, family)
         self.same(first, second)
@@ -280,7 +222,7 @@ class Streaming(Case):
 
     def test_an_interrupt_leaves_nothing_behind(self) -> None:
         family = FAMILIES["Wan"]
-        patcher = family.build()
+        patcher = build(family)
         before = weights(patcher)
         plain = sample(patcher, family)
         streamed = stream(patcher)
@@ -314,7 +256,7 @@ class Streaming(Case):
         gc.collect()
         before = len(hosts)
         family = FAMILIES["Wan"]
-        streamed = stream(family.build())
+        streamed = stream(build(family))
         sample(streamed, family)
         self.assertEqual(len(hosts), before + 1)
         del streamed
@@ -324,7 +266,7 @@ class Streaming(Case):
 
     def test_runs_do_not_grow(self) -> None:
         family = FAMILIES["MiniTrainDIT"]
-        patcher = family.build()
+        patcher = build(family)
         streamed = stream(patcher)
         process = psutil.Process()
         first = sample(streamed, family, steps=1)
@@ -341,7 +283,7 @@ class Streaming(Case):
 class Swapping(Case):
     @each_family
     def test_latents_are_those_of_the_model_alone(self, family: Model) -> None:
-        patcher = family.build()
+        patcher = build(family)
         plain = sample(patcher, family)
         for blocks in (1, 3, 1000):
             self.same(sample(swap(patcher, blocks), family), plain)
@@ -349,7 +291,7 @@ class Swapping(Case):
 
     def test_more_are_swapped_if_the_rest_does_not_fit(self) -> None:
         family = FAMILIES["Wan"]
-        patcher = family.build()
+        patcher = build(family)
         plain = sample(patcher, family)
         swapped = swap(patcher, 1)
         sample(swapped, family)
@@ -363,7 +305,7 @@ class Swapping(Case):
 
 class Refusals(Case):
     def test_what_cannot_be_done_is_said(self) -> None:
-        patcher = FAMILIES["Wan"].build()
+        patcher = build(FAMILIES["Wan"])
         for inputs, words in (({"host_format": "storage"}, "host_format"),
                               ({"disk_cache": "/x"}, "disk_cache"),
                               ({"sage_attention": True}, "sageattention"),
@@ -381,7 +323,7 @@ class Refusals(Case):
     def test_a_strange_tensor_is_refused_by_its_type(self) -> None:
         class Strange(torch.Tensor):
             pass
-        patcher = FAMILIES["Wan"].build()
+        patcher = build(FAMILIES["Wan"])
         module = patcher.model.diffusion_model.blocks[0].ffn[0]
         module._parameters["weight"] = module.weight.data.as_subclass(Strange)
         with self.assertRaisesRegex(ValueError, "Strange"):

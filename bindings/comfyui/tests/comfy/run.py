@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs inside.py in a real ComfyUI, or says why not.
+"""Runs inside.py and test_server.py with a real ComfyUI, or says why not.
 
     COMFYUI_DIR=... [COMFYUI_PYTHON=...] run.py BUILD_FOLDER [part of a case's name]
 
@@ -38,11 +38,16 @@ def main() -> int:
         print("1..0 # SKIP", " ".join(why.split()))
         return 0
     path = [os.path.join(SOURCE, "bindings", "python"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "COMFYUI_DIR": os.path.abspath(folder),
+    flags = "" if os.environ.get("SHOAL_COMFY_DEVICE", "cpu") != "cpu" else "--cpu"
+    environment = {**os.environ, "COMFYUI_DIR": os.path.abspath(folder), "COMFYUI_PYTHON": python,
+                   "SHOAL_COMFY_FLAGS": os.environ.get("SHOAL_COMFY_FLAGS", flags),
                    "SHOAL_LIBRARY": os.path.abspath(os.path.join(sys.argv[1], "libshoal.so")),
                    "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    return subprocess.run([python, os.path.join(HERE, "inside.py"), *sys.argv[2:]],
-                          env=environment, check=False).returncode
+    runner = os.path.join(SOURCE, "bindings", "python", "tests", "run.py")
+    codes = [subprocess.run(command + sys.argv[2:], env=environment, check=False).returncode
+             for command in ([python, os.path.join(HERE, "inside.py")],
+                             [sys.executable, runner, sys.argv[1], "--folder", HERE])]
+    return max(codes)
 
 
 if __name__ == "__main__":

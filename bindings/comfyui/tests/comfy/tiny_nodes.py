@@ -1,0 +1,51 @@
+"""Nodes for the tests of the server: a tiny model and what it samples from, and a latent's hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from typing import Any, List, Type
+
+import torch
+from comfy_api.latest import ComfyExtension, io, ui
+
+sys.path.append(os.environ["SHOAL_TINY_MODELS"])
+
+from tiny_models import FAMILIES  # noqa: E402
+
+
+class Tiny(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(node_id="TestTiny", inputs=[
+            io.Combo.Input("family", options=list(FAMILIES))], outputs=[
+            io.Model.Output(), io.Conditioning.Output(), io.Latent.Output()])
+
+    @classmethod
+    def execute(cls, family: str) -> io.NodeOutput:
+        chosen = FAMILIES[family]
+        context = torch.randn(chosen.context, generator=torch.Generator().manual_seed(3))
+        return io.NodeOutput(chosen.build(), [[context, {}]],
+                             {"samples": torch.zeros(chosen.latent)})
+
+
+class Digest(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(node_id="TestDigest", inputs=[io.Latent.Input("latent")], outputs=[],
+                         is_output_node=True)
+
+    @classmethod
+    def execute(cls, latent: Any) -> io.NodeOutput:
+        data = latent["samples"].float().cpu().contiguous().numpy().tobytes()
+        return io.NodeOutput(ui=ui.PreviewText(hashlib.sha256(data).hexdigest()))
+
+
+class Extension(ComfyExtension):
+    async def get_node_list(self) -> List[Type[io.ComfyNode]]:
+        return [Tiny, Digest]
+
+
+async def comfy_entrypoint() -> Extension:
+    return Extension()

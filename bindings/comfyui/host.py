@@ -152,25 +152,29 @@ class Host:
         return "\n".join([self.store.text.rstrip(), *self.notes])
 
 
+def _elsewhere(value: torch.Tensor) -> bool:
+    return value.device.type not in ("cpu", "meta")
+
+
 def evict(patcher: Any, place: Place) -> int:
     """A streamed block as its checkpoint has it, in host memory; how many bytes were elsewhere."""
     block = patcher.model.diffusion_model.get_submodule(f"{place.list}.{place.index}")
     moved = 0
     for inside, module in modules(block):
         prefix = f"{place.path}.{inside}" if inside else place.path
-        for name, value in module._parameters.items():
-            saved = patcher.backup.pop(f"{prefix}.{name}", None)
-            if value is not None and value.device.type not in ("cpu", "meta"):
-                moved += value.nbytes
-            if saved is not None:
-                module._parameters[name] = (
-                    saved.weight if isinstance(saved.weight, torch.nn.Parameter)
-                    else torch.nn.Parameter(saved.weight, requires_grad=False))
+        for slots in (module._parameters, module._buffers):
+            for name, value in slots.items():
+                if value is not None and _elsewhere(value):
+                    moved += value.nbytes
+                saved = patcher.backup.pop(f"{prefix}.{name}", None)
+                if saved is not None:
+                    slots[name] = torch.nn.Parameter(saved.weight, requires_grad=False)
         for name in ("weight_function", "bias_function"):
             if getattr(module, name, None):
                 setattr(module, name, [])
         if hasattr(module, "comfy_patched_weights"):
             del module.comfy_patched_weights
-    torch.nn.Module._apply(block, lambda value: value.to("cpu") if value.device.type not in
-                           ("cpu", "meta") else value)
+    if moved:
+        torch.nn.Module._apply(
+            block, lambda value: value.to("cpu") if _elsewhere(value) else value)
     return moved

@@ -23,6 +23,7 @@ from .families import Family, Place, Unsupported, find
 from .options import Options, Refused, residents, swap_count
 
 KEY = "shoal"
+KEY_COMPILE = "torch.compile"  # of the wrapper that ComfyUI compiles models by
 log = logging.getLogger("shoal")
 
 
@@ -153,9 +154,6 @@ class Session:
                                "the shoal node or the capture off")
         self._calls += 1
         return self._host.run(index, forward, args, kwargs)
-
-
-KEY_COMPILE = "torch.compile"
 
 
 def _block(patcher: Any, place: Place) -> torch.nn.Module:

@@ -69,11 +69,10 @@ def sample(patcher: Any, family: Model, steps: int = 3,
            callback: Optional[Callable[..., None]] = None) -> torch.Tensor:
     generator = torch.Generator().manual_seed(SEED)
     noise = torch.randn(family.latent, generator=generator)
-    context = torch.randn(family.context, generator=generator)
     with torch.inference_mode():
         return comfy.sample.sample(
-            patcher, noise, steps, 2.0, "euler", "simple", [[context, {}]],
-            [[torch.zeros_like(context), {}]], torch.zeros(family.latent), seed=SEED,
+            patcher, noise, steps, 2.0, "euler", "simple", family.conditioning(1),
+            family.conditioning(2), torch.zeros(family.latent), seed=SEED,
             callback=callback, disable_pbar=True)
 
 
@@ -172,8 +171,8 @@ class Streaming(Case):
         patcher = build(family)
         streamed = stream(patcher)
         first = sample(streamed, family)
-        for block in getattr(patcher.model.diffusion_model, family.lists[0]):
-            for value in block.state_dict().values():
+        for one in family.lists:
+            for value in getattr(patcher.model.diffusion_model, one).state_dict().values():
                 value.fill_(float("nan"))
         self.same(sample(streamed, family), first)
 
@@ -184,8 +183,8 @@ class Streaming(Case):
         whole = sum(value.nbytes for one in family.lists for value in
                     getattr(patcher.model.diffusion_model, one).parameters())
         quantised = 0
-        for block in getattr(patcher.model.diffusion_model, family.lists[0]):
-            for module in torch.nn.Module.modules(block):
+        for one in family.lists:
+            for module in getattr(patcher.model.diffusion_model, one).modules():
                 if isinstance(module, torch.nn.Linear):
                     module.weight = torch.nn.Parameter(QuantizedTensor.from_float(
                         module.weight.data, "TensorCoreFP8Layout", scale="recalculate"),
@@ -219,6 +218,14 @@ class Streaming(Case):
         hosts = [one.get_attachment("shoal").host for one in (streamed, clone)]
         self.assertIs(hosts[0], hosts[1])
         self.assertEqual(hosts[0].store.stats.device_bytes, 0)
+
+    def test_comfyui_takes_no_clone_for_another(self) -> None:
+        """It loads a model again only if patches_uuid differs, and a streamed one lacks blocks."""
+        patcher = build(FAMILIES["Wan"])
+        one, again, other = (stream(patcher, **inputs).patches_uuid for inputs in (
+            {}, {"prefetch_slots": 2}, {"resident_blocks": 1}))
+        self.assertEqual(one, again)
+        self.assertEqual(len({one, other, patcher.patches_uuid}), 3)
 
     def test_an_interrupt_leaves_nothing_behind(self) -> None:
         family = FAMILIES["Wan"]
@@ -280,6 +287,36 @@ class Streaming(Case):
         self.assertLess(sizes[-1] - sizes[4], 4 << 20)
 
 
+    def test_less_memory_takes_fewer_slots(self) -> None:
+        family = FAMILIES["Wan"]
+        patcher = build(family)
+        plain = sample(patcher, family)
+        block = max(stream(patcher).get_attachment("shoal").session.sizes)
+        for slots, words in ((2.5, "double buffer, 2 slots"), (1.5, "single buffer")):
+            budget = {"vram_budget_gb": slots * block / (1 << 30)}
+            streamed = stream(patcher, **budget)
+            self.same(sample(streamed, family), plain)
+            self.assertIn(words, report(streamed))
+            with self.assertRaisesRegex(ValueError, "too small"):
+                sample(stream(patcher, auto_config=False, **budget), family)
+
+    def test_what_ram_does_not_hold_is_read_in_every_step(self) -> None:
+        family = FAMILIES["Wan"]
+        patcher = build(family)
+        plain = sample(patcher, family)
+        block = max(stream(patcher).get_attachment("shoal").session.sizes)
+        budget = {"ram_budget_gb": 4.2 * block / (1 << 30)}
+        with self.assertRaisesRegex(ValueError, "raise it, or choose"):
+            sample(stream(patcher, **budget), family)
+        streamed = stream(patcher, tiering="ram_disk", **budget)
+        self.same(sample(streamed, family), plain)
+        stats = streamed.get_attachment("shoal").host.store.stats
+        self.assertGreater(stats.disk_blocks, 0)
+        self.assertGreater(stats.read_bytes, 2 * stats.weight_bytes // 5)
+        with self.assertRaisesRegex(ValueError, "its file has it as it was"):
+            sample(stream(lora(patcher, family, 1), tiering="ram_disk"), family)
+
+
 class Swapping(Case):
     @each_family
     def test_latents_are_those_of_the_model_alone(self, family: Model) -> None:
@@ -291,16 +328,20 @@ class Swapping(Case):
 
     def test_more_are_swapped_if_the_rest_does_not_fit(self) -> None:
         family = FAMILIES["Wan"]
-        patcher = build(family)
-        plain = sample(patcher, family)
+        baked = sample(lora(family.build(), family, 1), family)
+        patcher = lora(build(family), family, 1)
+        before = weights(patcher)
         swapped = swap(patcher, 1)
-        sample(swapped, family)
+        self.same(sample(swapped, family), baked)
         session = swapped.get_attachment("shoal").session
         margin = 128 << 20
         rest = management.module_size(patcher.model) - sum(session.sizes)
         session.raise_swapped(swapped, rest + sum(session.sizes[3:]) + max(session.sizes) + margin)
         self.assertEqual(len(session.places), 3)
-        self.same(sample(swapped, family), plain)
+        # What ComfyUI has patched of them is undone, and baked into what is shipped.
+        self.same(sample(swapped, family), baked)
+        for key, value in patcher.model.diffusion_model.blocks[2].state_dict().items():
+            self.assertTrue(torch.equal(value, before[f"diffusion_model.blocks.2.{key}"]), key)
 
 
 class Refusals(Case):

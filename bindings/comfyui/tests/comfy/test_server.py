@@ -16,7 +16,7 @@ from typing import Any, Dict, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACK = os.path.dirname(os.path.dirname(HERE))
-FAMILIES = ("MiniTrainDIT", "Wan", "Qwen-Image")
+FAMILIES = ("MiniTrainDIT", "Wan", "Z-Image", "FLUX", "Qwen-Image")
 PATIENCE_SECONDS = 300
 
 

@@ -15,9 +15,16 @@ class Model:
     """A tiny model of a family, its latent and its conditioning."""
 
     def __init__(self, config: Any, unet: Dict[str, Any], latent: tuple, context: tuple,
-                 lists: tuple, dtype: torch.dtype) -> None:
+                 lists: tuple, dtype: torch.dtype, pooled: tuple = ()) -> None:
         self.latent, self.context, self.lists = latent, context, lists
-        self._config, self._unet, self.dtype = config, unet, dtype
+        self._config, self._unet, self.dtype, self._pooled = config, unet, dtype, pooled
+
+    def conditioning(self, seed: int) -> list:
+        generator = torch.Generator().manual_seed(seed)
+        context = torch.randn(self.context, generator=generator)
+        if not self._pooled:
+            return [[context, {}]]
+        return [[context, {"pooled_output": torch.randn(self._pooled, generator=generator)}]]
 
     def build(self, dynamic: bool = False) -> Any:
         """A patcher, of the kind that pages weights if `dynamic`."""
@@ -61,6 +68,22 @@ FAMILIES = {
          "num_heads": 2, "num_layers": 5, "in_dim": 16, "out_dim": 16, "patch_size": (1, 2, 2),
          "freq_dim": 64, "text_dim": 64, "text_len": 16, "cross_attn_norm": True},
         (1, 16, 1, 8, 8), (1, 5, 64), ("blocks",), torch.float32),
+    "Z-Image": Model(
+        supported.ZImage,
+        {"image_model": "lumina2", "patch_size": 2, "in_channels": 16, "dim": 256,
+         "n_layers": 4, "n_refiner_layers": 2, "n_heads": 4, "n_kv_heads": 4, "qk_norm": True,
+         "cap_feat_dim": 64, "axes_dims": (16, 24, 24), "axes_lens": (64, 64, 64),
+         "z_image_modulation": True, "time_scale": 1000.0, "pad_tokens_multiple": 32,
+         "ffn_dim_multiplier": 1.0, "rope_theta": 256.0},
+        (1, 16, 8, 8), (1, 5, 64), ("context_refiner", "noise_refiner", "layers"),
+        torch.bfloat16),
+    "FLUX": Model(
+        supported.Flux,
+        {"image_model": "flux", "in_channels": 16, "out_channels": 16, "vec_in_dim": 32,
+         "context_in_dim": 64, "hidden_size": 128, "mlp_ratio": 2.0, "num_heads": 2, "depth": 2,
+         "depth_single_blocks": 3, "axes_dim": [16, 24, 24], "theta": 10000, "patch_size": 2,
+         "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": []},
+        (1, 16, 8, 8), (1, 5, 64), ("double_blocks", "single_blocks"), torch.bfloat16, (1, 32)),
     "Qwen-Image": Model(
         supported.QwenImage,
         {"image_model": "qwen_image", "in_channels": 64, "out_channels": 16, "num_layers": 5,

@@ -25,8 +25,7 @@ class Tiny(io.ComfyNode):
     @classmethod
     def execute(cls, family: str) -> io.NodeOutput:
         chosen = FAMILIES[family]
-        context = torch.randn(chosen.context, generator=torch.Generator().manual_seed(3))
-        return io.NodeOutput(chosen.build(), [[context, {}]],
+        return io.NodeOutput(chosen.build(), chosen.conditioning(3),
                              {"samples": torch.zeros(chosen.latent)})
 
 

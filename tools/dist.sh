@@ -56,7 +56,9 @@ copy_files()
     cp "$root/README.md" "$root/ARCHITECTURE.md" "$root/BENCH.md" "$root/CONTRIBUTING.md" \
         "$root/LICENSE" "$stage/"
     cp "$root"/docs/* "$stage/docs/"
-    install -m 644 "$root/examples/paint.c" "$stage/examples/"
+    install -m 644 "$root"/examples/*.c "$stage/examples/"
+    cp -R "$root"/bindings/comfyui "$stage/bindings/"
+    rm -rf "$stage/bindings/comfyui/tests" "$stage/bindings/comfyui/__pycache__"
     install -m 644 "$root/bindings/python/README.md" "$stage/bindings/python/"
     install -m 644 "$root"/bindings/python/shoal/*.py "$root/bindings/python/shoal/py.typed" \
         "$stage/bindings/python/shoal/"

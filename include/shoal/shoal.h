@@ -536,7 +536,7 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_bench_stream(
  * it is:
  *
  *     shoal_store_create(blocks, count, &request, &store, &error);
- *     shoal_store_resume(store, NULL, &error);
+ *     shoal_store_resume(store, 0, &error);
  *     for each step, for each block i:
  *         shoal_store_acquire(store, i, stream, addresses, &error);
  *         ... kernels on `stream` that read tensor t of the block at addresses[t] ...
@@ -628,8 +628,9 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_release(
 
 /*
  * Waits for what is under way and gives the device's memory back; blocks that wait in host memory
- * stay there. SHOAL_E_DEVICE if something had failed: the store is suspended all the same. Those
- * that were resident are read again after the next resume. Does nothing if it is suspended.
+ * stay there. If a read, a copy or the device had failed, its error; the store is suspended all the
+ * same, and the next resume begins anew. Blocks that were resident are read again then. Does
+ * nothing if it is suspended.
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_suspend(
     struct shoal_store *store, struct shoal_error *error);

@@ -173,22 +173,9 @@ static enum shoal_status check_memory(const struct bench *b, struct shoal_error 
 
 static enum shoal_status check_fits(const struct bench *b, struct shoal_error *error)
 {
-    const struct plan_solution *s = &b->solution;
-    struct text t = {0};
-
-    if (s->fits) return check_memory(b, error);
-    if (b->request.vram_bytes < s->least_bytes) {
-        plan_refuse_vram(&t, &b->target, b->all, b->request.vram_bytes, s->least_bytes);
-    } else {
-        plan_refuse_ram(&t, b->request.ram_bytes, s->least_ram_bytes);
-        if (s->phases[0].packs) plan_refuse_packs(&t);
-    }
-    if (t.failed)
-        error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
-    else
-        error_set(error, SHOAL_E_BUDGET, __FILE__, __LINE__, "%s", t.data);
-    mem_free(t.data);
-    return t.failed ? SHOAL_E_MEMORY : SHOAL_E_BUDGET;
+    TRY(plan_check_fits(
+        &b->solution, &b->target, b->all, b->request.vram_bytes, b->request.ram_bytes, error));
+    return check_memory(b, error);
 }
 
 /* Everything that can be refused is, before the first measurement; what packs needs the file. */
@@ -296,13 +283,8 @@ static enum shoal_status measure_streamed(struct bench *b, struct shoal_error *e
     enum shoal_status status;
 
     if (!places) FAIL_MEMORY(error);
-    for (int32_t i = 0; i < plan->block_count; i++) {
-        const struct plan_placement at = plan->blocks[i];
-
-        places[i] =
-            (struct streamer_place){.resident = at.resident, .packed = at.packed, .disk = at.disk};
-        if (!at.resident) f->weight_bytes += f->block_bytes;
-    }
+    plan_places(plan, places);
+    f->weight_bytes += (uint64_t)(plan->block_count - plan->resident_count) * f->block_bytes;
     status = bench_loop_run(&loop, &f->loop, error);
     mem_free(places);
     if (status) return status;

@@ -85,6 +85,26 @@ void plan_refuse_packs(struct text *text)
                       "disk: leave --wire out");
 }
 
+enum shoal_status plan_check_fits(const struct plan_solution *s, const struct target *target,
+    bool all, uint64_t vram_bytes, uint64_t ram_bytes, struct shoal_error *error)
+{
+    struct text t = {0};
+
+    if (s->fits) return SHOAL_OK;
+    if (vram_bytes < s->least_bytes) {
+        plan_refuse_vram(&t, target, all, vram_bytes, s->least_bytes);
+    } else {
+        plan_refuse_ram(&t, ram_bytes, s->least_ram_bytes);
+        if (s->phases[0].packs) plan_refuse_packs(&t);
+    }
+    if (t.failed)
+        error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+    else
+        error_set(error, SHOAL_E_BUDGET, __FILE__, __LINE__, "%s", t.data);
+    mem_free(t.data);
+    return t.failed ? SHOAL_E_MEMORY : SHOAL_E_BUDGET;
+}
+
 static void refuse_ram(const struct shoal_plan *plan, struct text *t)
 {
     const struct process_memory *process = &plan->process;

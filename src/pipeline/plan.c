@@ -237,6 +237,16 @@ static enum shoal_status phase_input(struct shoal_plan *plan, enum shoal_phase p
     return SHOAL_OK;
 }
 
+void plan_places(const struct plan_phase *phase, struct streamer_place *places)
+{
+    for (int32_t i = 0; i < phase->block_count; i++) {
+        const struct plan_placement at = phase->blocks[i];
+
+        places[i] =
+            (struct streamer_place){.resident = at.resident, .packed = at.packed, .disk = at.disk};
+    }
+}
+
 struct rates plan_running_rates(
     const struct rates *rates, const struct target *target, enum shoal_pin pin, int threads)
 {

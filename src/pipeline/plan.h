@@ -8,6 +8,7 @@
 #include "pipeline/target.h"
 #include "plan/planner.h"
 #include "plan/rates.h"
+#include "stream/streamer.h"
 
 /* One phase as counted, for all its walks of one step or picture. */
 struct phase_count {
@@ -102,6 +103,13 @@ void plan_refuse_vram(struct text *text, const struct target *target, bool all, 
 void plan_refuse_ram(struct text *text, uint64_t ram_bytes, uint64_t least_bytes);
 /* What else would do where blocks pack while they are read. */
 void plan_refuse_packs(struct text *text);
+
+/* SHOAL_E_BUDGET, with all of that, if a solution of one phase does not fit. */
+enum shoal_status plan_check_fits(const struct plan_solution *solution, const struct target *target,
+    bool all, uint64_t vram_bytes, uint64_t ram_bytes, struct shoal_error *error) SHOAL_CHECKED;
+
+/* A phase's blocks as the streamer has them: places[block_count]. */
+void plan_places(const struct plan_phase *phase, struct streamer_place *places);
 
 /* Fills the plan's texts. */
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error) SHOAL_CHECKED;

@@ -113,10 +113,7 @@ static enum shoal_status begin_phase(
     r->progress = (struct shoal_progress){
         .phase = phase, .steps = units(job, phase), .blocks = p.pass->count};
     if (!places) FAIL_MEMORY(error);
-    for (int32_t i = 0; i < p.pass->count; i++)
-        places[i] = (struct streamer_place){.resident = planned->blocks[i].resident,
-            .packed = planned->blocks[i].packed,
-            .disk = planned->blocks[i].disk};
+    plan_places(planned, places);
     enum shoal_status status = streamer_create(&r->streamer, &setup, error);
     mem_free(places);
     if (status) return status;

@@ -6,7 +6,6 @@
 
 #include "base/memory.h"
 #include "base/size.h"
-#include "base/text.h"
 #include "base/thread.h"
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
@@ -84,25 +83,6 @@ static enum shoal_status solve(struct shoal_store *s, struct shoal_error *error)
     return status;
 }
 
-static enum shoal_status check_fits(const struct shoal_store *s, struct shoal_error *error)
-{
-    const struct shoal_store_request *r = &s->request;
-    struct text t = {0};
-
-    if (s->solution.fits) return SHOAL_OK;
-    if (r->vram_bytes < s->solution.least_bytes)
-        plan_refuse_vram(
-            &t, &s->target, s->whole_card || s->capped, r->vram_bytes, s->solution.least_bytes);
-    else
-        plan_refuse_ram(&t, r->ram_bytes, s->solution.least_ram_bytes);
-    if (t.failed)
-        error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
-    else
-        error_set(error, SHOAL_E_BUDGET, __FILE__, __LINE__, "%s", t.data);
-    mem_free(t.data);
-    return t.failed ? SHOAL_E_MEMORY : SHOAL_E_BUDGET;
-}
-
 static enum shoal_status take_places(struct shoal_store *s, struct shoal_error *error)
 {
     const struct plan_phase *phase = store_phase(s);
@@ -110,14 +90,9 @@ static enum shoal_status take_places(struct shoal_store *s, struct shoal_error *
 
     s->places = mem_calloc((size_t)phase->block_count, sizeof *s->places);
     if (!s->places) FAIL_MEMORY(error);
-    for (int32_t i = 0; i < phase->block_count; i++) {
-        const struct plan_placement at = phase->blocks[i];
-
-        s->places[i] =
-            (struct streamer_place){.resident = at.resident, .packed = at.packed, .disk = at.disk};
-        s->order_is_fixed = s->order_is_fixed || at.resident;
+    plan_places(phase, s->places);
+    for (int32_t i = 0; i < phase->block_count; i++)
         if (s->model.blocks[i].weight_count > most) most = s->model.blocks[i].weight_count;
-    }
     s->bound = mem_calloc((size_t)most, sizeof *s->bound);
     if (!s->bound) FAIL_MEMORY(error);
     return SHOAL_OK;
@@ -131,7 +106,8 @@ static enum shoal_status plan(struct shoal_store *s, struct shoal_error *error)
     if (s->request.wire != SHOAL_WIRE_RAW)
         TRY(packing_init(&s->packing, &s->model.model, &s->model.model.passes[0], error));
     TRY(solve(s, error));
-    TRY(check_fits(s, error));
+    TRY(plan_check_fits(&s->solution, &s->target, s->whole_card || s->capped, s->request.vram_bytes,
+        s->request.ram_bytes, error));
     return take_places(s, error);
 }
 
@@ -157,6 +133,12 @@ enum shoal_status shoal_store_create(const struct shoal_store_block *blocks, int
 fail:
     shoal_store_destroy(&s);
     return status;
+}
+
+/* Residents are visited in the first walk only, so that no block can be left out. */
+static bool order_is_fixed(const struct shoal_store *s)
+{
+    return store_phase(s)->resident_count > 0;
 }
 
 /* ---- the device's memory ---- */
@@ -235,7 +217,7 @@ enum shoal_status shoal_store_suspend(struct shoal_store *s, struct shoal_error 
     if (s->held >= 0) streamer_release(s->streamer, s->held);
     s->held = -1;
     status = streamer_check(s->streamer, error);
-    if (status || s->order_is_fixed) {
+    if (status || order_is_fixed(s)) {
         drop_streamer(s);
     } else {
         status = streamer_detach(s->streamer, error);
@@ -291,8 +273,8 @@ static void follow(struct shoal_store *s, void *stream)
 static enum shoal_status go_to(struct shoal_store *s, int32_t block, struct shoal_error *error)
 {
     if (block == s->next) return SHOAL_OK;
-    if (!s->order_is_fixed) streamer_seek(s->streamer, block);
-    while (s->order_is_fixed && s->next != block) {
+    if (!order_is_fixed(s)) streamer_seek(s->streamer, block);
+    while (order_is_fixed(s) && s->next != block) {
         TRY(streamer_acquire(s->streamer, s->next, s->bound, error));
         streamer_release(s->streamer, s->next);
         s->next = (s->next + 1) % s->model.block_count;
@@ -337,7 +319,7 @@ static bool reads_memory_again(const struct shoal_store *s)
     for (int32_t i = 0; i < s->model.block_count; i++) {
         const struct block *block = &s->model.blocks[i];
 
-        if (!s->places[i].disk && !s->order_is_fixed) continue;
+        if (!s->places[i].disk && !order_is_fixed(s)) continue;
         for (int32_t t = 0; t < block->weight_count; t++)
             if (block->weights[t].pieces[0]->file->memory) return true;
     }

@@ -4,7 +4,6 @@
 
 #include "pipeline/plan.h"
 #include "pipeline/store_model.h"
-#include "stream/streamer.h"
 
 struct shoal_store {
     struct shoal_store_request request; /* its strings are not kept */
@@ -17,7 +16,6 @@ struct shoal_store {
     struct streamer_place *places;
     int threads;
     bool whole_card, capped; /* as plan_cap_vram has them */
-    bool order_is_fixed;     /* residents are visited in the first walk only */
 
     /* While it is resumed; the streamer, without its ring, also while it is suspended. */
     bool resumed;

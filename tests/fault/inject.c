@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #ifdef SHOAL_URING
@@ -356,26 +355,15 @@ WRAP_TRANSFER_AT(pread64, INJECT_READ, void *to)
 WRAP_TRANSFER_AT(pwrite, INJECT_WRITE, const void *to)
 WRAP_TRANSFER_AT(pwrite64, INJECT_WRITE, const void *to)
 
-#define WRAP_READ_VECTOR(name)                                                                     \
-    ssize_t __real_##name(int, const struct iovec *, int, off_t, int);                             \
-    ssize_t __wrap_##name(int, const struct iovec *, int, off_t, int);                             \
-    ssize_t __wrap_##name(int fd, const struct iovec *to, int count, off_t offset, int flags)      \
-    {                                                                                              \
-        struct iovec first = to[0];                                                                \
-        ssize_t result;                                                                            \
-                                                                                                   \
-        if (is_active() && !cache_allowed) {                                                       \
-            errno = EAGAIN;                                                                        \
-            return -1;                                                                             \
-        }                                                                                          \
-        result = spoil(INJECT_READ, &first.iov_len);                                               \
-                                                                                                   \
-        if (result != -2) return result;                                                           \
-        if (first.iov_len != to[0].iov_len) return __real_##name(fd, &first, 1, offset, flags);    \
-        return __real_##name(fd, to, count, offset, flags);                                        \
-    }
-WRAP_READ_VECTOR(preadv2)
-WRAP_READ_VECTOR(preadv64v2)
+/* Says nothing of the page cache, so that the drive is read, unless inject_reading allows it. */
+int __real_mincore(void *, size_t, unsigned char *);
+int __wrap_mincore(void *, size_t, unsigned char *);
+int __wrap_mincore(void *pages, size_t bytes, unsigned char *held)
+{
+    if (!is_active() || cache_allowed) return __real_mincore(pages, bytes, held);
+    errno = EAGAIN;
+    return -1;
+}
 
 #define WRAP_SIMPLE(name, call, parameters, arguments)                                             \
     int __real_##name parameters;                                                                  \

@@ -17,7 +17,7 @@ enum inject_call {
     INJECT_THREAD, /* pthread_create */
     INJECT_OPEN,   /* open, opendir */
     INJECT_LOOK,   /* stat, lstat, fstat, realpath */
-    INJECT_READ,   /* read, pread, preadv2, and reads given to io_uring */
+    INJECT_READ,   /* read, pread, and reads given to io_uring */
     INJECT_WRITE,  /* write, pwrite, ftruncate, posix_fallocate */
     INJECT_SYNC,   /* fsync, fdatasync */
     INJECT_CLOSE,  /* close: closed all the same */

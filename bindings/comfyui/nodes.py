@@ -61,7 +61,8 @@ class LayerStreaming(io.ComfyNode):
                 _flag("pin_memory", "Pin host memory, for full speed of the link.", False),
                 _choice("buffer_mode", BUFFER_MODES, "double: the next blocks are fetched while "
                         "one runs. single: one slot, least device memory, slower."),
-                _count("resident_blocks", 0, 1000, "Blocks that are left to ComfyUI as usual."),
+                _count("resident_blocks", 0, 1000, "Blocks that are left to ComfyUI as usual. "
+                       "0 with auto_config: as many as fit."),
                 _flag("sage_attention", "Attention by the package sageattention. Changes pictures "
                       "a little."),
                 _choice("host_format", HOST_FORMATS, "How blocks wait in host memory: in the type "
@@ -71,13 +72,13 @@ class LayerStreaming(io.ComfyNode):
                 _size("ram_budget_gb", "Host memory for streamed blocks, in GiB. 0: no limit."),
                 _choice("resident_mode", RESIDENT_MODES, "Which blocks resident_blocks are."),
                 _flag("sage_pv_fp16", "Refused for now."),
-                _flag("auto_config", "If the budgets hold less than is asked for: fewer slots, "
-                      "then a single buffer, then less pinned memory. Off: that is an error.",
-                      False),
+                _flag("auto_config", "Streams as few blocks as the card's memory needs, none if "
+                      "all fit, with fewer slots and less pinned memory where it must be. Off: "
+                      "all but resident_blocks, exactly as asked for.", False),
                 _count("prefetch_slots", *SLOTS, "Blocks on the device at a time, with the double "
                        "buffer."),
-                _size("vram_budget_gb", "Device memory for streamed blocks, in GiB. 0: what the "
-                      "slots take."),
+                _size("vram_budget_gb", "Device memory for the slots, and with auto_config for "
+                      "the blocks that stay as well, in GiB. 0: no limit but the device's."),
                 _choice("wire", WIRES, "packed: weights cross the link packed without loss and "
                         "are unpacked on the device."),
                 io.String.Input("disk_cache", default="", optional=True, advanced=True,

@@ -102,20 +102,33 @@ def residents(count: int, wanted: int, mode: str) -> List[int]:
 MARGIN_BYTES = 128 << 20
 # ComfyUI passes 1e32 for "as much as you like", and fractions of a byte for "nothing".
 _REAL = (1.0, 1e30)
+_GOLDEN = 0.6180339887498949
 
 
-def swap_count(wanted: int, sizes: Sequence[int], model_bytes: int,
-               budget_bytes: Optional[float]) -> Tuple[int, bool]:
-    """How many blocks must be swapped so that the rest of the model fits, and if that is more.
+def spread_order(count: int) -> List[int]:
+    """Of `count` blocks, the order in which they are given to streaming.
 
-    `budget_bytes` is what ComfyUI grants the model's weights; without a real one nothing is raised.
+    However many are, they lie evenly between those that stay, whose arithmetic hides their copies:
+    the fractional parts of the golden ratio's multiples leave no large gap (Steinhaus' three-gap
+    theorem), and a longer choice contains the shorter ones.
     """
-    count = min(wanted, len(sizes))
-    if budget_bytes is None or not _REAL[0] <= budget_bytes < _REAL[1] or not sizes:
-        return count, False
-    margin = max(sizes) + MARGIN_BYTES
-    outside = model_bytes - sum(sizes)
-    raised = count
-    while raised < len(sizes) and outside + sum(sizes[raised:]) + margin > budget_bytes:
-        raised += 1
-    return raised, raised > count
+    return sorted(range(count), key=lambda at: (at + 1) * _GOLDEN % 1.0)
+
+
+def stream_count(least: int, sizes: Sequence[int], other_bytes: int, ring_bytes: int,
+                 room_bytes: Optional[float]) -> int:
+    """How many of the blocks must be streamed so that the rest of the model fits, `least` or more.
+
+    `sizes` are the blocks' bytes in the order in which they are given to streaming, `other_bytes`
+    the model's without blocks, and `ring_bytes` what streaming itself takes. `room_bytes` is what
+    there is for all of it; if that is not a real size, nothing is raised.
+    """
+    count = min(least, len(sizes))
+    if room_bytes is None or not _REAL[0] <= room_bytes < _REAL[1]:
+        return count
+    while count < len(sizes):
+        ring = ring_bytes + MARGIN_BYTES if count else 0
+        if other_bytes + sum(sizes[count:]) + ring <= room_bytes:
+            break
+        count += 1
+    return count

@@ -1,26 +1,29 @@
 """What a node does to a ComfyUI model: its blocks run on weights that shoal brings.
 
-Only on what ComfyUI offers: object patches on a clone of the model, and its callbacks. Three
-attributes of each streamed block are patched while the model is in use. `forward` runs on shipped
-weights; `_apply` and `named_modules` hide the block from whatever moves, patches and counts
-weights, so that ComfyUI loads the rest of the model only, in its legacy and in its dynamic mode.
+Only on what ComfyUI offers: object patches on a clone of the model, its callbacks and wrappers.
+Three attributes of a block that may be streamed are patched while the model is in use. `forward`
+runs on shipped weights; `_apply` and `named_modules` hide the block from whatever moves, patches
+and counts weights, so that ComfyUI loads the rest of the model only, in its legacy and in its
+dynamic mode. How many blocks are streamed is decided before ComfyUI loads anything.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import uuid
 import weakref
-from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import comfy.model_management
 import torch
-from comfy.patcher_extension import CallbacksMP, WrappersMP
+from comfy.patcher_extension import CallbacksMP, WrappersMP, add_wrapper_with_key
 
 from . import host as hosts
 from .capture import block_bytes
 from .families import Family, Place, Unsupported, find
-from .options import Options, Refused, residents, swap_count
+from .options import (MARGIN_BYTES, Options, Refused, residents, spread_order,
+                      stream_count)
 
 KEY = "shoal"
 KEY_COMPILE = "torch.compile"  # of the wrapper that ComfyUI compiles models by
@@ -30,64 +33,131 @@ log = logging.getLogger("shoal")
 class Binding:
     """What a patcher holds: the session, shared by clones, and the host tier of its weights."""
 
-    def __init__(self, session: "Session", host: Optional[hosts.Host] = None) -> None:
+    def __init__(self, session: "Session", host: Optional[hosts.Host] = None,
+                 names: Tuple[Any, Any] = (None, None)) -> None:
         self.session = session
         self.host = host
+        self._names = names  # patches_uuid without streaming and with it
 
     def on_model_patcher_clone(self) -> "Binding":
-        return Binding(self.session, self.host)
+        return Binding(self.session, self.host, self._names)
+
+    def name(self, patcher: Any) -> None:
+        """A model with streamed blocks is loaded otherwise than the one that it came from:
+        ComfyUI, which goes by patches_uuid, must not take one for the other."""
+        own, ours = self._names
+        if patcher.patches_uuid != ours:  # LoRA has been added since, or nothing was named yet
+            own = patcher.patches_uuid
+        ours = uuid.uuid5(own, f"{KEY} {self.session.places}")
+        self._names = (own, ours)
+        patcher.patches_uuid = ours
 
 
 class Session:
-    """One node's work on one model."""
+    """One node's work on one model. `order` are the blocks that may be streamed: the first `least`
+    of them are, and if it `grows`, as many more as the rest of the model does not fit without."""
 
-    def __init__(self, patcher: Any, family: Family, streamed: Iterable[Place],
-                 options: Options, raises: bool = False) -> None:
+    def __init__(self, patcher: Any, family: Family, order: Sequence[Place], least: int,
+                 options: Options, grows: bool) -> None:
         self._model = weakref.ref(patcher.model)
         self.family = family
         self.options = options
-        self.raises = raises  # Shoal Block Swap: more blocks are swapped if the rest does not fit
-        self.sizes = [block_bytes(_block(patcher, place)) for place in family.places]
+        self.order = tuple(order)
+        self.grows = grows
+        self._least = least
+        self._bytes = {place: block_bytes(_block(patcher, place)) for place in family.places}
         self._host: Optional[hosts.Host] = None
         self._runner: Callable[[], Any] = lambda: None
         self._calls = 0
         self._said = False
-        self.stream(streamed)
+        self._stream(least)
 
-    def stream(self, places: Iterable[Place]) -> None:
-        self.places: Tuple[Place, ...] = tuple(places)
+    def _stream(self, count: int) -> None:
+        chosen = set(self.order[:count])
+        self.places = tuple(place for place in self.family.places if place in chosen)
         self._indices: Dict[Place, int] = {place: at for at, place in enumerate(self.places)}
 
     def streams(self, place: Place) -> bool:
         return place in self._indices
 
     @property
-    def streamed_sizes(self) -> Sequence[int]:
-        return [size for place, size in zip(self.family.places, self.sizes) if self.streams(place)]
+    def sizes(self) -> List[int]:
+        return list(self._bytes.values())
+
+    @property
+    def streamed_sizes(self) -> List[int]:
+        return [self._bytes[place] for place in self.places]
+
+    # ---- how much is streamed ----
+
+    def choose(self, patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> None:
+        """Before ComfyUI loads the model for a run."""
+        if self.grows and _limited(patcher):
+            self.grow(patcher, _room(patcher, noise_shape, conds))
+        patcher.get_attachment(KEY).name(patcher)
+        if not patcher.is_dynamic():  # where it is virtual memory, and whole
+            patcher.size = self._taken(patcher, len(self.places))
+
+    def _other_bytes(self, patcher: Any) -> int:
+        return comfy.model_management.module_size(patcher.model) - sum(self.sizes)
+
+    def _ring_bytes(self, count: int) -> int:
+        return min(self.options.slots, count) * max(self._bytes.values())
+
+    def _taken(self, patcher: Any, count: int) -> int:
+        """On the device, if so many blocks are streamed."""
+        kept = sum(self._bytes.values()) - sum(self._bytes[place] for place in self.order[:count])
+        return max(1, self._other_bytes(patcher) + kept + self._ring_bytes(count))
+
+    def grow(self, patcher: Any, room: float) -> bool:
+        """Streams more blocks, if those left would not fit into `room` bytes; whether it does.
+
+        They never become fewer again: what is captured of them stays useful, and a run that needs
+        as much memory may come again.
+        """
+        now, other = len(self.places), self._other_bytes(patcher)
+        if self.options.vram_budget_gb:
+            room = min(room, other + self.options.vram_budget_gb * hosts.GIB)
+        count = stream_count(now, [self._bytes[place] for place in self.order], other,
+                             self._ring_bytes(len(self.order)), room)
+        if count == len(self.order) and self.options.auto_config:
+            self._fewer_slots(room - other - MARGIN_BYTES)
+        if count == now:
+            return False
+        if self._least:
+            log.warning("shoal: %d blocks are swapped instead of %d: the rest of the model would "
+                        "not fit into the %.2f GiB that there are", count, now, room / hosts.GIB)
+        self._stream(count)
+        return True
+
+    def _fewer_slots(self, room: float) -> None:
+        """Where not even a ring of as many slots fits as were asked for."""
+        slots = int(room / max(self._bytes.values()))
+        if slots >= self.options.slots or self.options.buffer_mode == "single":
+            return
+        log.warning("shoal: prefetch_slots is %d instead of %d: the device holds no more",
+                    max(1, slots), self.options.slots)
+        self.options = dataclasses.replace(
+            self.options, **({"prefetch_slots": slots} if slots > 1 else {"buffer_mode": "single"}))
 
     # ---- callbacks ----
 
     def on_load(self, patcher: Any, _device: Any, budget: float, *_: Any) -> None:
         self._check(patcher)
-        if self.raises and not patcher.is_dynamic() and patcher.load_device.type != "cpu":
-            self.raise_swapped(patcher, budget)
+        # Legacy mode knows best what it grants. Blocks that it has loaded meanwhile are evicted.
+        if self.grows and _limited(patcher) and not patcher.is_dynamic() and \
+                self.grow(patcher, budget):
+            patcher.get_attachment(KEY).name(patcher)
+            patcher.model.current_weight_patches_uuid = patcher.patches_uuid
         self._prepare(patcher)
-
-    def raise_swapped(self, patcher: Any, budget: float) -> None:
-        """Swaps more blocks, if those left would not fit into what ComfyUI grants the model."""
-        whole = comfy.model_management.module_size(patcher.model)
-        count, more = swap_count(len(self.places), self.sizes, whole, budget)
-        if more:
-            log.warning("shoal: %d blocks are swapped instead of %d: the rest of the model would "
-                        "not fit into the %.2f GiB that ComfyUI grants it", count,
-                        len(self.places), budget / hosts.GIB)
-            self.stream(self.family.places[:count])
 
     def on_pre_run(self, patcher: Any) -> None:
         self._check(patcher)
         host = self._prepare(patcher)
         if self._host is not host:
             self._stop()
+        if host is None:
+            return self._say_none()
         host.start(patcher)
         self._host, self._runner, self._calls = host, weakref.ref(patcher), 0
         if not self._said:
@@ -99,6 +169,12 @@ class Session:
                 log.warning("shoal: %s", note)
             if any(KEY_COMPILE in keys for keys in patcher.wrappers.values()):
                 log.warning("shoal: torch.compile: streamed blocks run as they are, not compiled")
+
+    def _say_none(self) -> None:
+        if not self._said:
+            self._said = True
+            log.info("shoal: %s fits into the device's memory: nothing is streamed",
+                     self.family.name)
 
     def on_cleanup(self, patcher: Any) -> None:
         if self._host is not None and self._runner() in (patcher, None):
@@ -130,8 +206,10 @@ class Session:
                 raise Refused(f"another node wraps {key}, which is streamed: leave that block to "
                               "ComfyUI (resident_blocks), or turn one of the nodes off")
 
-    def _prepare(self, patcher: Any) -> hosts.Host:
-        """The patcher's host tier, captured if its weights are new."""
+    def _prepare(self, patcher: Any) -> Optional[hosts.Host]:
+        """The patcher's host tier, captured if its weights are new. None if nothing is streamed."""
+        if not self.places:
+            return None
         moved = sum(hosts.evict(patcher, place) for place in self.places)
         if moved:
             model = patcher.model
@@ -142,10 +220,8 @@ class Session:
 
     # ---- a block's call ----
 
+    @torch.compiler.disable
     def run(self, place: Place, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        index = self._indices.get(place)
-        if index is None:
-            return forward(*args, **kwargs)
         if self._host is None:
             raise RuntimeError("shoal: a streamed block was called outside of sampling: run the "
                                "model through a sampler, or turn the shoal node off")
@@ -153,7 +229,24 @@ class Session:
             raise RuntimeError("shoal: streamed blocks cannot be captured in a CUDA graph: turn "
                                "the shoal node or the capture off")
         self._calls += 1
-        return self._host.run(index, forward, args, kwargs)
+        return self._host.run(self._indices[place], forward, args, kwargs)
+
+
+def _limited(patcher: Any) -> bool:
+    """Whether the device has memory of its own; on the CPU streaming is for trying things."""
+    return patcher.load_device.type == "cuda"
+
+
+def _room(patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> float:
+    """What ComfyUI has for a model's weights, in bytes, with all others unloaded, if it is to have
+    the memory that it reckons with for a run of both conditionings at once."""
+    management, device = comfy.model_management, patcher.load_device
+    held = sum(loaded.model_loaded_memory() for loaded in management.current_loaded_models
+               if loaded.device == device and loaded.model is not None)
+    batch = noise_shape[0] * min(2, max(1, len(conds)))
+    needed = patcher.memory_required([batch, *noise_shape[1:]])
+    return management.get_free_memory(device) + held - max(
+        management.minimum_inference_memory(), needed + management.extra_reserved_memory())
 
 
 def _block(patcher: Any, place: Place) -> torch.nn.Module:
@@ -165,7 +258,9 @@ def _patch(patcher: Any, session: Session, place: Place) -> None:
     block = _block(patcher, place)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        return session.run(place, forward, args, kwargs)
+        if session.streams(place):
+            return session.run(place, forward, args, kwargs)
+        return forward(*args, **kwargs)
 
     def apply(function: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
         return block if session.streams(place) else type(block)._apply(block, function, recurse)
@@ -175,7 +270,7 @@ def _patch(patcher: Any, session: Session, place: Place) -> None:
             return iter(())
         return type(block).named_modules(block, *args, **kwargs)
 
-    patcher.add_object_patch(f"{place.path}.forward", torch.compiler.disable(run))
+    patcher.add_object_patch(f"{place.path}.forward", run)
     patcher.add_object_patch(f"{place.path}._apply", apply)
     patcher.add_object_patch(f"{place.path}.named_modules", named_modules)
 
@@ -188,10 +283,21 @@ def _without_prefetch(executor: Any, *args: Any, **kwargs: Any) -> Any:
     return executor(*args, **kwargs)
 
 
-def _attach(model: Any, session: Session, patched: Iterable[Place]) -> Any:
+def _choosing(executor: Any, patcher: Any, noise_shape: Any, conds: Any, *args: Any,
+              **kwargs: Any) -> Any:
+    """A function, not a method: ComfyUI copies a model's options deeply."""
+    binding = patcher.get_attachment(KEY)
+    if binding is not None:
+        binding.session.choose(patcher, noise_shape, conds)
+    return executor(patcher, noise_shape, conds, *args, **kwargs)
+
+
+def _attach(model: Any, session: Session) -> Any:
     patcher = model.clone()
-    patcher.set_attachments(KEY, Binding(session))
-    for place in patched:
+    binding = Binding(session)
+    patcher.set_attachments(KEY, binding)
+    binding.name(patcher)
+    for place in session.order:
         _patch(patcher, session, place)
     for name, call in ((CallbacksMP.ON_LOAD, session.on_load),
                        (CallbacksMP.ON_PRE_RUN, session.on_pre_run),
@@ -199,11 +305,8 @@ def _attach(model: Any, session: Session, patched: Iterable[Place]) -> Any:
                        (CallbacksMP.ON_DETACH, session.on_detach)):
         patcher.add_callback_with_key(name, KEY, call)
     patcher.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, _without_prefetch)
-    # Loaded otherwise than the model it came from: ComfyUI must not take one for the other.
-    patcher.patches_uuid = uuid.uuid5(model.patches_uuid, f"{KEY} {session.places}")
-    streamed = session.streamed_sizes
-    slots = session.options.slots * max(streamed)
-    patcher.size = max(1, model.model_size() - sum(streamed)) + min(slots, sum(streamed))
+    add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, _choosing, patcher.model_options,
+                         is_model_options=True)
     return patcher
 
 
@@ -223,13 +326,19 @@ def _family(model: Any) -> Family:
 
 
 def stream(model: Any, options: Options) -> Any:
-    """A clone of the model whose blocks are streamed, but for options.resident_blocks."""
+    """A clone of the model whose blocks are streamed, but for options.resident_blocks; with
+    auto_config on a card, as few of them as the model does not fit without."""
     options.check()
     family = _family(model)
-    kept = set(residents(len(family.places), options.resident_blocks, options.resident_mode))
-    streamed = [place for at, place in enumerate(family.places) if at not in kept]
-    session = Session(model, family, streamed, options)
-    patcher = _attach(model, session, streamed)
+    places = family.places
+    grows = options.auto_config and not options.resident_blocks and _limited(model)
+    if grows:
+        order, least = [places[at] for at in spread_order(len(places))], 0
+    else:
+        kept = set(residents(len(places), options.resident_blocks, options.resident_mode))
+        order = [place for at, place in enumerate(places) if at not in kept]
+        least = len(order)
+    patcher = _attach(model, Session(model, family, order, least, options, grows))
     if options.sage_attention:
         from comfy.ldm.modules.attention import attention_sage
 
@@ -244,6 +353,5 @@ def swap(model: Any, blocks_to_swap: int, pin_memory: bool) -> Any:
     if blocks_to_swap > len(family.places):
         log.warning("shoal: blocks_to_swap is %d, and the model has %d: all are swapped",
                     blocks_to_swap, len(family.places))
-    streamed = family.places[:blocks_to_swap]
-    session = Session(model, family, streamed, options, raises=True)
-    return _attach(model, session, family.places)
+    count = min(blocks_to_swap, len(family.places))
+    return _attach(model, Session(model, family, family.places, count, options, grows=True))

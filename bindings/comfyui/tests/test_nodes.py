@@ -135,22 +135,38 @@ class Raise(unittest.TestCase):
     SIZES = [100 * MIB] * 10
     WHOLE = 1200 * MIB  # 200 MiB beside the blocks
 
-    def raised(self, wanted: int, budget: Any) -> Tuple[int, bool]:
-        return options.swap_count(wanted, self.SIZES, self.WHOLE, budget)
+    RING = 300 * MIB
+
+    def raised(self, least: int, room: Any) -> int:
+        other = self.WHOLE - sum(self.SIZES)
+        return options.stream_count(least, self.SIZES, other, self.RING, room)
 
     def test_nothing_is_raised_that_fits(self) -> None:
-        # 5 left: 200 + 500, and the margin of 100 + 128.
-        self.assertEqual(self.raised(5, 928 * MIB), (5, False))
-        self.assertEqual(self.raised(5, 928 * MIB - 1), (6, True))
+        # 5 left: 200 + 500, and what streaming takes, 300 + 128.
+        self.assertEqual(self.raised(5, 1128 * MIB), 5)
+        self.assertEqual(self.raised(5, 1128 * MIB - 1), 6)
 
-    def test_it_is_raised_until_it_fits_or_all_are_swapped(self) -> None:
-        self.assertEqual(self.raised(0, 628 * MIB), (8, True))
-        self.assertEqual(self.raised(3, 10 * MIB), (10, True))
+    def test_nothing_is_streamed_if_all_fits(self) -> None:
+        self.assertEqual(self.raised(0, 1200 * MIB), 0)
+        self.assertEqual(self.raised(0, 1200 * MIB - 1), 5)
+
+    def test_it_is_raised_until_it_fits_or_all_are_streamed(self) -> None:
+        self.assertEqual(self.raised(0, 828 * MIB), 8)
+        self.assertEqual(self.raised(3, 10 * MIB), 10)
 
     def test_only_by_a_real_budget(self) -> None:
-        for budget in (None, 0.1, 0, 1e32):
-            self.assertEqual(self.raised(2, budget), (2, False))
-        self.assertEqual(self.raised(1000, None), (10, False))
+        for room in (None, 0.1, 0, 1e32):
+            self.assertEqual(self.raised(2, room), 2)
+        self.assertEqual(self.raised(1000, None), 10)
+
+    def test_however_many_are_streamed_they_lie_evenly(self) -> None:
+        for count in range(1, 70):
+            order = options.spread_order(count)
+            self.assertEqual(sorted(order), list(range(count)))
+            for chosen in range(1, count + 1):
+                at = sorted(order[:chosen])
+                gaps = [b - a for a, b in zip(at, at[1:] + [at[0] + count])]
+                self.assertLessEqual(max(gaps), 2.62 * count / chosen + 1)
 
 
 class Files(unittest.TestCase):

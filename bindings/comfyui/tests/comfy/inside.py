@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import importlib.util
 import os
 import sys
 import unittest
+import unittest.mock
 from typing import Any, Callable, Dict, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -334,14 +336,77 @@ class Swapping(Case):
         swapped = swap(patcher, 1)
         self.same(sample(swapped, family), baked)
         session = swapped.get_attachment("shoal").session
-        margin = 128 << 20
+        ring = 3 * max(session.sizes) + (128 << 20)
         rest = management.module_size(patcher.model) - sum(session.sizes)
-        session.raise_swapped(swapped, rest + sum(session.sizes[3:]) + max(session.sizes) + margin)
+        session.grow(swapped, rest + sum(session.sizes[3:]) + ring)
         self.assertEqual(len(session.places), 3)
         # What ComfyUI has patched of them is undone, and baked into what is shipped.
         self.same(sample(swapped, family), baked)
         for key, value in patcher.model.diffusion_model.blocks[2].state_dict().items():
             self.assertTrue(torch.equal(value, before[f"diffusion_model.blocks.2.{key}"]), key)
+
+
+class Choosing(Case):
+    """What auto_config does on a card, whose memory is the test's to say."""
+
+    def setUp(self) -> None:
+        streaming, options = (importlib.import_module(f"shoal_pack.{name}")
+                              for name in ("streaming", "options"))
+        self.room = 0.0
+        # Tiny models have no room for the margin.
+        for module, name, fake in ((streaming, "_limited", lambda _: True),
+                                   (streaming, "_room", lambda *_: self.room),
+                                   (streaming, "MARGIN_BYTES", 0), (options, "MARGIN_BYTES", 0)):
+            patched = unittest.mock.patch.object(module, name, fake)
+            patched.start()
+            self.addCleanup(patched.stop)
+
+    @each_family
+    def test_as_few_blocks_are_streamed_as_do_not_fit(self, family: Model) -> None:
+        patcher = build(family)
+        plain = sample(patcher, family)
+        streamed = stream(patcher)
+        session = streamed.get_attachment("shoal").session
+        whole, count = management.module_size(patcher.model), len(session.sizes)
+        self.room = whole
+        self.same(sample(streamed, family), plain)
+        self.assertEqual(session.places, ())
+        self.assertIsNone(streamed.get_attachment("shoal").host)
+        name = streamed.patches_uuid
+        most = count - 1 if len(set(session.sizes)) == 1 else count
+        for self.room, least, most in ((whole - 1, 4, most), (whole, 4, most), (1.0, count, count)):
+            self.same(sample(streamed, family), plain)
+            self.assertTrue(least <= len(session.places) <= most, len(session.places))
+            self.assertNotEqual(streamed.patches_uuid, name)
+        self.same(sample(patcher, family), plain)
+        again = stream(patcher)  # a workflow that was changed begins anew
+        self.room = whole
+        self.same(sample(again, family), plain)
+
+    def test_a_card_that_holds_no_ring_gets_a_smaller_one(self) -> None:
+        family = FAMILIES["Wan"]
+        patcher = build(family)
+        plain = sample(patcher, family)
+        streamed = stream(patcher)
+        session = streamed.get_attachment("shoal").session
+        other = management.module_size(patcher.model) - sum(session.sizes)
+        for slots, words in ((2.5, " 2 slots"), (1.5, " 1 slot")):
+            self.room = other + slots * max(session.sizes)
+            self.same(sample(streamed, family), plain)
+            self.assertIn(words, report(streamed))
+
+    def test_a_budget_is_for_all_blocks(self) -> None:
+        family = FAMILIES["Wan"]
+        patcher = build(family)
+        self.room = 1e12
+        block = max(stream(patcher).get_attachment("shoal").session.sizes)
+        streamed = stream(patcher, vram_budget_gb=5.5 * block / (1 << 30))
+        sample(streamed, family)
+        self.assertEqual(len(streamed.get_attachment("shoal").session.places), 0)
+        streamed = stream(patcher, vram_budget_gb=4.5 * block / (1 << 30))
+        sample(streamed, family)
+        # A ring of 3, and 1 stays.
+        self.assertEqual(len(streamed.get_attachment("shoal").session.places), 4)
 
 
 class Refusals(Case):

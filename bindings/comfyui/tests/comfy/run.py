@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs inside.py and test_server.py with a real ComfyUI, or says why not.
+"""Runs every inside*.py, and test_server.py, with a real ComfyUI, or says why not.
 
     COMFYUI_DIR=... [COMFYUI_PYTHON=...] run.py BUILD_FOLDER [part of a case's name]
 
@@ -8,6 +8,7 @@ SHOAL_COMFY_DEVICE=cuda runs on a card, with ComfyUI's options in SHOAL_COMFY_FL
 
 from __future__ import annotations
 
+import glob
 import os
 import subprocess
 import sys
@@ -45,7 +46,8 @@ def main() -> int:
                    "PYTHONPATH": os.pathsep.join(filter(None, path))}
     runner = os.path.join(SOURCE, "bindings", "python", "tests", "run.py")
     codes = [subprocess.run(command + sys.argv[2:], env=environment, check=False).returncode
-             for command in ([python, os.path.join(HERE, "inside.py")],
+             for command in (*([python, one] for one in
+                               sorted(glob.glob(os.path.join(HERE, "inside*.py")))),
                              [sys.executable, runner, sys.argv[1], "--folder", HERE])]
     return max(codes)
 

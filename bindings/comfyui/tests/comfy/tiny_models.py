@@ -15,16 +15,22 @@ class Model:
     """A tiny model of a family, its latent and its conditioning."""
 
     def __init__(self, config: Any, unet: Dict[str, Any], latent: tuple, context: tuple,
-                 lists: tuple, dtype: torch.dtype, pooled: tuple = ()) -> None:
-        self.latent, self.context, self.lists = latent, context, lists
+                 lists: tuple, dtype: torch.dtype, pooled: tuple = (),
+                 masked: bool = False) -> None:
+        self.latent, self.context, self.lists, self._masked = latent, context, lists, masked
         self._config, self._unet, self.dtype, self._pooled = config, unet, dtype, pooled
 
     def conditioning(self, seed: int) -> list:
         generator = torch.Generator().manual_seed(seed)
-        context = torch.randn(self.context, generator=generator)
-        if not self._pooled:
-            return [[context, {}]]
-        return [[context, {"pooled_output": torch.randn(self._pooled, generator=generator)}]]
+        # Masks of one length make one batch, which ComfyUI's attention on the CPU cannot mask.
+        batch, tokens, width = self.context
+        context = torch.randn((batch, tokens + self._masked * seed, width), generator=generator)
+        more = {}
+        if self._pooled:
+            more["pooled_output"] = torch.randn(self._pooled, generator=generator)
+        if self._masked:
+            more["attention_mask"] = torch.ones(context.shape[:2])
+        return [[context, more]]
 
     def build(self, dynamic: bool = False) -> Any:
         """A patcher, of the kind that pages weights if `dynamic`."""
@@ -90,4 +96,27 @@ FAMILIES = {
          "attention_head_dim": 64, "num_attention_heads": 2, "joint_attention_dim": 64,
          "axes_dims_rope": (16, 24, 24), "patch_size": 2},
         (1, 16, 1, 8, 8), (1, 5, 64), ("transformer_blocks",), torch.bfloat16),
+    "LTX-Video": Model(
+        supported.LTXV,
+        {"image_model": "ltxv", "in_channels": 16, "cross_attention_dim": 128,
+         "attention_head_dim": 64, "num_attention_heads": 2, "caption_channels": 64,
+         "num_layers": 5},
+        (1, 16, 3, 4, 4), (1, 5, 64), ("transformer_blocks",), torch.bfloat16, masked=True),
+    "HunyuanVideo": Model(
+        supported.HunyuanVideo,
+        {"image_model": "hunyuan_video", "in_channels": 16, "out_channels": 16, "vec_in_dim": 32,
+         "context_in_dim": 64, "hidden_size": 128, "mlp_ratio": 2.0, "num_heads": 2, "depth": 2,
+         "depth_single_blocks": 3, "axes_dim": [16, 24, 24], "theta": 256,
+         "patch_size": [1, 2, 2], "qkv_bias": True, "guidance_embed": True, "byt5": False,
+         "meanflow": False, "use_cond_type_embedding": False, "vision_in_dim": None,
+         "meanflow_sum": False},
+        (1, 16, 1, 8, 8), (1, 5, 64), ("double_blocks", "single_blocks"), torch.bfloat16, (1, 32)),
+    "Chroma": Model(
+        supported.Chroma,
+        {"image_model": "chroma", "in_channels": 64, "out_channels": 64, "in_dim": 64,
+         "out_dim": 128, "hidden_dim": 64, "n_layers": 2, "context_in_dim": 64,
+         "hidden_size": 128, "mlp_ratio": 2.0, "num_heads": 2, "depth": 2,
+         "depth_single_blocks": 3, "axes_dim": [16, 24, 24], "theta": 10000, "patch_size": 2,
+         "qkv_bias": True, "txt_ids_dims": [], "vec_in_dim": None},
+        (1, 16, 8, 8), (1, 5, 64), ("double_blocks", "single_blocks"), torch.bfloat16),
 }

@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import uuid
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import comfy.model_management
 import torch
@@ -69,7 +69,7 @@ class Session:
         self._host: Optional[hosts.Host] = None
         self._runner: Callable[[], Any] = lambda: None
         self._calls = 0
-        self._said = False
+        self._said: Set[str] = set()
         self._stream(least)
 
     def _stream(self, count: int) -> None:
@@ -157,24 +157,24 @@ class Session:
         if self._host is not host:
             self._stop()
         if host is None:
-            return self._say_none()
+            return self._say(logging.INFO, f"{self.family.name} fits into the device's memory: "
+                             "nothing is streamed")
         host.start(patcher)
         self._host, self._runner, self._calls = host, weakref.ref(patcher), 0
-        if not self._said:
-            self._said = True
-            log.info("shoal: %d of %d blocks of %s are streamed, over %.2f GiB of device memory",
-                     len(self.places), len(self.family.places), self.family.name,
-                     host.store.device_bytes / hosts.GIB)
-            for note in host.notes:
-                log.warning("shoal: %s", note)
-            if any(KEY_COMPILE in keys for keys in patcher.wrappers.values()):
-                log.warning("shoal: torch.compile: streamed blocks run as they are, not compiled")
+        self._say(logging.INFO, f"{len(self.places)} of {len(self.family.places)} blocks of "
+                  f"{self.family.name} are streamed, over "
+                  f"{host.store.device_bytes / hosts.GIB:.2f} GiB of device memory")
+        for note in host.notes:
+            self._say(logging.WARNING, note)
+        if any(KEY_COMPILE in keys for keys in patcher.wrappers.values()):
+            self._say(logging.WARNING,
+                      "torch.compile: streamed blocks run as they are, not compiled")
 
-    def _say_none(self) -> None:
-        if not self._said:
-            self._said = True
-            log.info("shoal: %s fits into the device's memory: nothing is streamed",
-                     self.family.name)
+    def _say(self, level: int, text: str) -> None:
+        """Once, though every run and every clone has it to say."""
+        if text not in self._said:
+            self._said.add(text)
+            log.log(level, "shoal: %s", text)
 
     def on_cleanup(self, patcher: Any) -> None:
         if self._host is not None and self._runner() in (patcher, None):

@@ -142,6 +142,10 @@ class Session:
 
     # ---- callbacks ----
 
+    def on_prepare(self, executor: Any, patcher: Any, *args: Any, **kwargs: Any) -> Any:
+        self._check(patcher)  # while nothing is patched that a refusal would leave behind
+        return executor(patcher, *args, **kwargs)
+
     def on_load(self, patcher: Any, _device: Any, budget: float, *_: Any) -> None:
         self._check(patcher)
         # Legacy mode knows best what it grants. Blocks that it has loaded meanwhile are evicted.
@@ -201,6 +205,11 @@ class Session:
             raise Refused("LoRA hooks change weights while the model runs, and streamed blocks "
                           "were baked before: use LoRA loaders instead, or turn the node off")
         prefixes = tuple(place.path + "." for place in self.places)
+        for key, value in patcher.object_patches.items():
+            inside = key.startswith(prefixes) and isinstance(value, (torch.nn.Module, torch.Tensor))
+            if inside or any(one.startswith(key + ".") for one in prefixes):
+                raise Refused(f"{key} was replaced by another node (some compile blocks that way), "
+                              "and is streamed: turn one of the nodes off")
         for key in patcher.weight_wrapper_patches:
             if key.startswith(prefixes):
                 raise Refused(f"another node wraps {key}, which is streamed: leave that block to "
@@ -304,6 +313,7 @@ def _attach(model: Any, session: Session) -> Any:
                        (CallbacksMP.ON_CLEANUP, session.on_cleanup),
                        (CallbacksMP.ON_DETACH, session.on_detach)):
         patcher.add_callback_with_key(name, KEY, call)
+    patcher.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, session.on_prepare)
     patcher.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, _without_prefetch)
     add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, _choosing, patcher.model_options,
                          is_model_options=True)

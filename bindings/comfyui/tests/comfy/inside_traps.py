@@ -100,6 +100,23 @@ class Compiled(Trap):
         compiled = TorchCompileModel.execute(patcher, "eager").result[0]
         self.same(sample(stream(compiled), WAN, steps=1), plain)
 
+    def test_blocks_that_another_node_has_replaced_are_refused(self) -> None:
+        patcher = build(WAN)
+        plain = sample(patcher, WAN, steps=1)
+        name = "diffusion_model.blocks.1"
+
+        def replaced(before: Any) -> Any:
+            after = before.clone()
+            after.add_object_patch(name, torch.compile(before.get_model_object(name),
+                                                       backend="eager"))
+            return after
+
+        for made in (lambda: replaced(stream(patcher)), lambda: stream(replaced(patcher))):
+            with self.assertRaisesRegex(ValueError, f"{name}.*replaced"):
+                sample(made(), WAN, steps=1)
+            self.same(sample(patcher, WAN, steps=1), plain)
+            self.same(sample(stream(patcher), WAN, steps=1), plain)
+
 
 if __name__ == "__main__":
     sys.exit(main(__name__))

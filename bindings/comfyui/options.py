@@ -127,7 +127,7 @@ def stream_count(least: int, sizes: Sequence[int], other_bytes: int, ring_bytes:
     if room_bytes is None or not _REAL[0] <= room_bytes < _REAL[1]:
         return count
     while count < len(sizes):
-        ring = ring_bytes + MARGIN_BYTES if count else 0
+        ring = ring_bytes if count else 0
         if other_bytes + sum(sizes[count:]) + ring <= room_bytes:
             break
         count += 1

@@ -67,7 +67,7 @@ class Session:
         self._least = least
         self._bytes = {place: block_bytes(_block(patcher, place)) for place in family.places}
         self._host: Optional[hosts.Host] = None
-        self._runner: Callable[[], Any] = lambda: None
+        self._runner: Callable[[], Any] = lambda: None  # the patcher whose run goes on
         self._calls = 0
         self._said: Set[str] = set()
         self._stream(least)
@@ -93,7 +93,7 @@ class Session:
     def choose(self, patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> None:
         """Before ComfyUI loads the model for a run."""
         if self.grows and _limited(patcher):
-            self.grow(patcher, _room(patcher, noise_shape, conds))
+            self.grow(patcher, _room(patcher, noise_shape, conds) - MARGIN_BYTES)
         patcher.get_attachment(KEY).name(patcher)
         if not patcher.is_dynamic():  # where it is virtual memory, and whole
             patcher.size = self._taken(patcher, len(self.places))
@@ -121,7 +121,7 @@ class Session:
         count = stream_count(now, [self._bytes[place] for place in self.order], other,
                              self._ring_bytes(len(self.order)), room)
         if count == len(self.order) and self.options.auto_config:
-            self._fewer_slots(room - other - MARGIN_BYTES)
+            self._fewer_slots(room - other)
         if count == now:
             return False
         if self._least:
@@ -150,7 +150,7 @@ class Session:
         self._check(patcher)
         # Legacy mode knows best what it grants. Blocks that it has loaded meanwhile are evicted.
         if self.grows and _limited(patcher) and not patcher.is_dynamic() and \
-                self.grow(patcher, budget):
+                self.grow(patcher, budget - MARGIN_BYTES):
             patcher.get_attachment(KEY).name(patcher)
             patcher.model.current_weight_patches_uuid = patcher.patches_uuid
         self._prepare(patcher)
@@ -181,15 +181,27 @@ class Session:
             log.log(level, "shoal: %s", text)
 
     def on_cleanup(self, patcher: Any) -> None:
-        if self._host is not None and self._runner() in (patcher, None):
-            if not self._calls:
+        if self._runner() in (patcher, None):
+            self._runner = lambda: None
+            if self._host is not None and not self._calls:
                 log.warning("shoal: none of the streamed blocks was called in this run")
             self._stop()
 
     def on_detach(self, patcher: Any, *_: Any) -> None:
         # Also fired when any clone is collected: only the one that runs counts.
-        if self._host is not None and self._runner() is patcher:
+        if self._runner() is patcher:
             self._stop()
+
+    def _running(self) -> hosts.Host:
+        """The host of the run that goes on, which an unload in between may have stopped."""
+        runner = self._runner()
+        if runner is None:
+            raise RuntimeError("shoal: a streamed block was called outside of sampling: run the "
+                               "model through a sampler, or turn the shoal node off")
+        if self._host is None:
+            self._host = runner.get_attachment(KEY).host
+        self._host.start(runner)
+        return self._host
 
     def _stop(self) -> None:
         host, self._host = self._host, None
@@ -231,14 +243,12 @@ class Session:
 
     @torch.compiler.disable
     def run(self, place: Place, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._host is None:
-            raise RuntimeError("shoal: a streamed block was called outside of sampling: run the "
-                               "model through a sampler, or turn the shoal node off")
+        host = self._running()
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("shoal: streamed blocks cannot be captured in a CUDA graph: turn "
                                "the shoal node or the capture off")
         self._calls += 1
-        return self._host.run(self._indices[place], forward, args, kwargs)
+        return host.run(self._indices[place], forward, args, kwargs)
 
 
 def _limited(patcher: Any) -> bool:

@@ -221,7 +221,7 @@ class Swapping(Case):
         swapped = swap(patcher, 1)
         self.same(sample(swapped, family), baked)
         session = swapped.get_attachment("shoal").session
-        ring = 3 * max(session.sizes) + (128 << 20)
+        ring = 3 * max(session.sizes)
         rest = management.module_size(patcher.model) - sum(session.sizes)
         session.grow(swapped, rest + sum(session.sizes[3:]) + ring)
         self.assertEqual(len(session.places), 3)
@@ -235,13 +235,12 @@ class Choosing(Case):
     """What auto_config does on a card, whose memory is the test's to say."""
 
     def setUp(self) -> None:
-        streaming, options = (importlib.import_module(f"shoal_pack.{name}")
-                              for name in ("streaming", "options"))
+        streaming = importlib.import_module("shoal_pack.streaming")
         self.room = 0.0
         # Tiny models have no room for the margin.
         for module, name, fake in ((streaming, "_limited", lambda _: True),
                                    (streaming, "_room", lambda *_: self.room),
-                                   (streaming, "MARGIN_BYTES", 0), (options, "MARGIN_BYTES", 0)):
+                                   (streaming, "MARGIN_BYTES", 0)):
             patched = unittest.mock.patch.object(module, name, fake)
             patched.start()
             self.addCleanup(patched.stop)

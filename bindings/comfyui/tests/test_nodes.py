@@ -148,7 +148,7 @@ class Raise(unittest.TestCase):
 
     def test_nothing_is_streamed_if_all_fits(self) -> None:
         self.assertEqual(self.raised(0, 1200 * MIB), 0)
-        self.assertEqual(self.raised(0, 1200 * MIB - 1), 5)
+        self.assertEqual(self.raised(0, 1200 * MIB - 1), 4)
 
     def test_it_is_raised_until_it_fits_or_all_are_streamed(self) -> None:
         self.assertEqual(self.raised(0, 700 * MIB), 8)

@@ -179,13 +179,13 @@ class Streaming(Case):
         patcher = build(family)
         plain = sample(patcher, family)
         block = max(stream(patcher).get_attachment("shoal").session.sizes)
-        for slots, words in ((2.5, "double buffer, 2 slots"), (1.5, "single buffer")):
+        for slots, words in ((2.5, " 2 slots"), (1.5, " 1 slot")):
             budget = {"vram_budget_gb": slots * block / (1 << 30)}
-            streamed = stream(patcher, **budget)
+            streamed = stream(patcher, auto_config=True, **budget)
             self.same(sample(streamed, family), plain)
             self.assertIn(words, report(streamed))
             with self.assertRaisesRegex(ValueError, "too small"):
-                sample(stream(patcher, auto_config=False, **budget), family)
+                sample(stream(patcher, **budget), family)
 
     def test_what_ram_does_not_hold_is_read_in_every_step(self) -> None:
         family = FAMILIES["Wan"]
@@ -249,7 +249,7 @@ class Choosing(Case):
     def test_as_few_blocks_are_streamed_as_do_not_fit(self, family: Model) -> None:
         patcher = build(family)
         plain = sample(patcher, family)
-        streamed = stream(patcher)
+        streamed = stream(patcher, auto_config=True)
         session = streamed.get_attachment("shoal").session
         whole, count = management.module_size(patcher.model), len(session.sizes)
         self.room = whole
@@ -263,7 +263,7 @@ class Choosing(Case):
             self.assertTrue(least <= len(session.places) <= most, len(session.places))
             self.assertNotEqual(streamed.patches_uuid, name)
         self.same(sample(patcher, family), plain)
-        again = stream(patcher)  # a workflow that was changed begins anew
+        again = stream(patcher, auto_config=True)  # a workflow that was changed begins anew
         self.room = whole
         self.same(sample(again, family), plain)
 
@@ -271,7 +271,7 @@ class Choosing(Case):
         family = FAMILIES["Wan"]
         patcher = build(family)
         plain = sample(patcher, family)
-        streamed = stream(patcher)
+        streamed = stream(patcher, auto_config=True)
         session = streamed.get_attachment("shoal").session
         other = management.module_size(patcher.model) - sum(session.sizes)
         for slots, words in ((2.5, " 2 slots"), (1.5, " 1 slot")):
@@ -283,11 +283,11 @@ class Choosing(Case):
         family = FAMILIES["Wan"]
         patcher = build(family)
         self.room = 1e12
-        block = max(stream(patcher).get_attachment("shoal").session.sizes)
-        streamed = stream(patcher, vram_budget_gb=5.5 * block / (1 << 30))
+        block = max(stream(patcher, auto_config=True).get_attachment("shoal").session.sizes)
+        streamed = stream(patcher, auto_config=True, vram_budget_gb=5.5 * block / (1 << 30))
         sample(streamed, family)
         self.assertEqual(len(streamed.get_attachment("shoal").session.places), 0)
-        streamed = stream(patcher, vram_budget_gb=4.5 * block / (1 << 30))
+        streamed = stream(patcher, auto_config=True, vram_budget_gb=4.5 * block / (1 << 30))
         sample(streamed, family)
         # A ring of 3, and 1 stays.
         self.assertEqual(len(streamed.get_attachment("shoal").session.places), 4)

@@ -114,14 +114,15 @@ class Server(unittest.TestCase):
         for family in FAMILIES:
             with self.subTest(family=family):
                 plain = self.digest(workflow(family, {}, "tiny"))
-                for node in (shoal("ShoalLayerStreaming"),
-                             shoal("ShoalLayerStreaming", resident_blocks=1, wire="packed"),
+                for node in (shoal("ShoalLayerStreaming", auto_config=False),
+                             shoal("ShoalLayerStreaming", resident_blocks=1, wire="packed",
+                                   auto_config=False),
                              shoal("ShoalBlockSwap", blocks_to_swap=2, pin_memory=True)):
                     nodes = {"shoal": node}
                     self.assertEqual(self.digest(workflow(family, nodes, "shoal")), plain)
 
     def test_the_report_is_shown(self) -> None:
-        prompt = workflow("Wan", {"shoal": shoal("ShoalLayerStreaming")}, "shoal")
+        prompt = workflow("Wan", {"shoal": shoal("ShoalLayerStreaming", auto_config=False)}, "shoal")
         prompt["report"] = shoal("ShoalMemoryReport", "shoal", after=["sampler", 0])
         done = self.run_prompt(prompt)
         self.assertIn("5 of 5 blocks streamed", done["outputs"]["report"]["text"][0])

@@ -10,7 +10,7 @@ from typing import Any, List, Type
 import torch
 from comfy_api.latest import ComfyExtension, io, ui
 
-sys.path.append(os.environ["SHOAL_TINY_MODELS"])
+sys.path.append(os.environ["SHOAL_COMFY_TESTS"])
 
 from tiny_models import FAMILIES  # noqa: E402
 

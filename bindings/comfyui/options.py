@@ -100,8 +100,7 @@ def residents(count: int, wanted: int, mode: str) -> List[int]:
 
 
 MARGIN_BYTES = 128 << 20
-# ComfyUI passes 1e32 for "as much as you like", and fractions of a byte for "nothing".
-_REAL = (1.0, 1e30)
+_UNLIMITED = 1e30  # ComfyUI passes 1e32 for "as much as you like"
 _GOLDEN = 0.6180339887498949
 
 
@@ -115,8 +114,13 @@ def spread_order(count: int) -> List[int]:
     return sorted(range(count), key=lambda at: (at + 1) * _GOLDEN % 1.0)
 
 
+def is_limit(budget_bytes: float) -> bool:
+    """Whether ComfyUI says how much a model may take. 0 is for modes that do not say."""
+    return 0 < budget_bytes < _UNLIMITED
+
+
 def stream_count(least: int, sizes: Sequence[int], other_bytes: int, ring_bytes: int,
-                 room_bytes: Optional[float]) -> int:
+                 room_bytes: float) -> int:
     """How many of the blocks must be streamed so that the rest of the model fits, `least` or more.
 
     `sizes` are the blocks' bytes in the order in which they are given to streaming, `other_bytes`
@@ -124,8 +128,6 @@ def stream_count(least: int, sizes: Sequence[int], other_bytes: int, ring_bytes:
     there is for all of it; if that is not a real size, nothing is raised.
     """
     count = min(least, len(sizes))
-    if room_bytes is None or not _REAL[0] <= room_bytes < _REAL[1]:
-        return count
     while count < len(sizes):
         ring = ring_bytes if count else 0
         if other_bytes + sum(sizes[count:]) + ring <= room_bytes:

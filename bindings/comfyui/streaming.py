@@ -22,7 +22,7 @@ from comfy.patcher_extension import CallbacksMP, WrappersMP, add_wrapper_with_ke
 from . import host as hosts
 from .capture import block_bytes
 from .families import Family, Place, Unsupported, find
-from .options import (MARGIN_BYTES, Options, Refused, residents, spread_order,
+from .options import (MARGIN_BYTES, Options, Refused, is_limit, residents, spread_order,
                       stream_count)
 
 KEY = "shoal"
@@ -93,7 +93,7 @@ class Session:
     def choose(self, patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> None:
         """Before ComfyUI loads the model for a run."""
         if self.grows and _limited(patcher):
-            self.grow(patcher, _room(patcher, noise_shape, conds) - MARGIN_BYTES)
+            self.grow(patcher, _room(patcher, noise_shape, conds))
         patcher.get_attachment(KEY).name(patcher)
         if not patcher.is_dynamic():  # where it is virtual memory, and whole
             patcher.size = self._taken(patcher, len(self.places))
@@ -149,8 +149,8 @@ class Session:
     def on_load(self, patcher: Any, _device: Any, budget: float, *_: Any) -> None:
         self._check(patcher)
         # Legacy mode knows best what it grants. Blocks that it has loaded meanwhile are evicted.
-        if self.grows and _limited(patcher) and not patcher.is_dynamic() and \
-                self.grow(patcher, budget - MARGIN_BYTES):
+        if self.grows and _limited(patcher) and not patcher.is_dynamic() and is_limit(budget) \
+                and self.grow(patcher, budget - MARGIN_BYTES):
             patcher.get_attachment(KEY).name(patcher)
             patcher.model.current_weight_patches_uuid = patcher.patches_uuid
         self._prepare(patcher)
@@ -257,15 +257,16 @@ def _limited(patcher: Any) -> bool:
 
 
 def _room(patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> float:
-    """What ComfyUI has for a model's weights, in bytes, with all others unloaded, if it is to have
-    the memory that it reckons with for a run of both conditionings at once."""
+    """What there is for a model's weights, in bytes, with all others unloaded."""
     management, device = comfy.model_management, patcher.load_device
     held = sum(loaded.model_loaded_memory() for loaded in management.current_loaded_models
                if loaded.device == device and loaded.model is not None)
     batch = noise_shape[0] * min(2, max(1, len(conds)))
-    needed = patcher.memory_required([batch, *noise_shape[1:]])
-    return management.get_free_memory(device) + held - max(
-        management.minimum_inference_memory(), needed + management.extra_reserved_memory())
+    needed = patcher.model.memory_required([batch, *noise_shape[1:]])
+    if not patcher.is_dynamic():  # where blocks that stay give way if it was reckoned too closely
+        needed = MARGIN_BYTES + max(management.minimum_inference_memory(),
+                                    needed + management.extra_reserved_memory())
+    return management.get_free_memory(device) + held - needed
 
 
 def _block(patcher: Any, place: Place) -> torch.nn.Module:
@@ -352,6 +353,9 @@ def stream(model: Any, options: Options) -> Any:
     family = _family(model)
     places = family.places
     grows = options.auto_config and not options.resident_blocks and _limited(model)
+    if options.auto_config and options.wire == "auto" and _limited(model):
+        # What is streamed crosses in less time, and a card unpacks faster than a link brings.
+        options = dataclasses.replace(options, wire="packed")
     if grows:
         order, least = [places[at] for at in spread_order(len(places))], 0
     else:

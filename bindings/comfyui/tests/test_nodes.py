@@ -154,10 +154,13 @@ class Raise(unittest.TestCase):
         self.assertEqual(self.raised(0, 700 * MIB), 8)
         self.assertEqual(self.raised(3, 10 * MIB), 10)
 
-    def test_only_by_a_real_budget(self) -> None:
-        for room in (None, 0.1, 0, 1e32):
-            self.assertEqual(self.raised(2, room), 2)
-        self.assertEqual(self.raised(1000, None), 10)
+    def test_all_are_streamed_if_there_is_no_room(self) -> None:
+        self.assertEqual(self.raised(2, -1.0), 10)
+        self.assertEqual(self.raised(1000, 1e12), 10)
+
+    def test_comfyui_says_a_limit_or_none(self) -> None:
+        self.assertTrue(all(options.is_limit(budget) for budget in (0.1, 1.0, 1e12)))
+        self.assertFalse(any(options.is_limit(budget) for budget in (0, 1e32)))
 
     def test_however_many_are_streamed_they_lie_evenly(self) -> None:
         for count in range(1, 70):

@@ -24,6 +24,14 @@ import comfy.options  # noqa: E402
 comfy.options.enable_args_parsing()
 
 import comfy.cli_args  # noqa: E402
+
+# ComfyUI's dynamic VRAM, which main.py turns on before anything else: NVIDIA cards only.
+DYNAMIC = comfy.cli_args.enables_dynamic_vram()
+if DYNAMIC:
+    import comfy_aimdo.control
+
+    comfy_aimdo.control.init()
+
 import comfy.model_management as management  # noqa: E402
 import comfy.sample  # noqa: E402
 import torch  # noqa: E402
@@ -31,12 +39,7 @@ from run import TapResult  # noqa: E402
 from tiny_models import FAMILIES, Model  # noqa: E402
 
 SEED = 7
-# ComfyUI's dynamic VRAM, which main.py turns on: NVIDIA cards only.
-DYNAMIC = comfy.cli_args.enables_dynamic_vram()
 if DYNAMIC:
-    import comfy_aimdo.control
-
-    comfy_aimdo.control.init()
     comfy_aimdo.control.init_devices(one.index for one in management.get_all_torch_devices())
 torch.set_num_threads(1)  # tiny models: threads would wait for each other most of the time
 

@@ -582,7 +582,7 @@ struct shoal_store_request {
     int32_t threads;
     double block_seconds; /* of a block's arithmetic, for the plan; 0: not known */
     const char *rates_path;
-    bool trace; /* records what happened when, for shoal_store_write_trace */
+    bool trace; /* records what happened when, for shoal_store_write_trace; beside ram_bytes */
 };
 
 /* Unlimited memory, everything auto but resident_blocks, which is 0. */
@@ -639,7 +639,10 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_suspend(
  * read again in every walk or after every resume. */
 SHOAL_API bool shoal_store_loaded(struct shoal_store *store);
 
-/* What the store did when, as shoal_result_write_trace writes it; while it is suspended. */
+/*
+ * What the store did when since it was last resumed, as shoal_result_write_trace writes it; while
+ * it is suspended. Of a long run the last 64 thousand spans are kept, which take 5 MiB.
+ */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_store_write_trace(
     struct shoal_store *store, const char *path, struct shoal_error *error);
 

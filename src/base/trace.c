@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,20 +27,35 @@ struct chunk {
 struct trace {
     struct mutex mutex;
     struct chunk *first, *last;
-    size_t count, dropped; /* every chunk but the last is full */
+    size_t most, count, dropped; /* every chunk but the last is full */
 };
 
 static const char *const kind_names[TRACE_KINDS] = {
     "phase", "read", "copy", "unpack", "compute", "wait"};
 
-enum shoal_status trace_create(struct trace **trace, struct shoal_error *error)
+enum shoal_status trace_create(struct trace **trace, size_t most_spans, struct shoal_error *error)
 {
     struct trace *new = mem_calloc(1, sizeof *new);
 
     *trace = new;
     if (!new) FAIL_MEMORY(error);
+    assert(most_spans >= 2 * CHUNK_SPANS && most_spans % CHUNK_SPANS == 0);
+    new->most = most_spans;
     mutex_init(&new->mutex);
     return SHOAL_OK;
+}
+
+void trace_clear(struct trace *trace)
+{
+    if (!trace) return;
+    mutex_lock(&trace->mutex);
+    for (struct chunk *chunk = trace->first, *next; chunk; chunk = next) {
+        next = chunk->next;
+        mem_free(chunk);
+    }
+    trace->first = trace->last = NULL;
+    trace->count = trace->dropped = 0;
+    mutex_unlock(&trace->mutex);
 }
 
 void trace_destroy(struct trace **trace)
@@ -47,10 +63,7 @@ void trace_destroy(struct trace **trace)
     struct trace *t = *trace;
 
     if (!t) return;
-    for (struct chunk *chunk = t->first, *next; chunk; chunk = next) {
-        next = chunk->next;
-        mem_free(chunk);
-    }
+    trace_clear(t);
     mutex_fini(&t->mutex);
     mem_free(t);
     *trace = NULL;
@@ -63,14 +76,25 @@ static bool printable(char c)
     return c >= 0x20 && c < 0x7f;
 }
 
+/* An empty chunk: that of the oldest spans if the trace is full. NULL: out of memory. */
+static struct chunk *next_chunk(struct trace *trace)
+{
+    struct chunk *oldest = trace->first;
+
+    if (trace->count < trace->most) return mem_alloc(sizeof(struct chunk));
+    trace->first = oldest->next;
+    trace->count -= CHUNK_SPANS;
+    trace->dropped += CHUNK_SPANS;
+    return oldest;
+}
+
 /* Room for one more span, or NULL. The lock is held. */
 static struct span *next_span(struct trace *trace)
 {
     size_t place = trace->count % CHUNK_SPANS;
 
-    if (trace->count == TRACE_MOST_SPANS) return NULL;
     if (place == 0) {
-        struct chunk *chunk = mem_alloc(sizeof *chunk);
+        struct chunk *chunk = next_chunk(trace);
 
         if (!chunk) return NULL;
         chunk->next = NULL;
@@ -228,8 +252,10 @@ enum shoal_status trace_write(
     append_threads(&t, rows);
     text_append(&t,
         "\n],\n\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"program\":\"shoal\","
-        "\"version\":\"" SHOAL_VERSION "\",\"title\":\"%s\",\"spans\":%zu,\"dropped\":%zu}}\n",
-        escape(shown, title), trace->count, trace->dropped);
+        "\"version\":\"" SHOAL_VERSION "\",\"title\":\"%s\",\"begin_ns\":%llu,\"spans\":%zu,"
+        "\"dropped\":%zu}}\n",
+        escape(shown, title), (unsigned long long)(trace->count ? spans[0]->begin_ns : 0),
+        trace->count, trace->dropped);
     if (t.failed)
         status = error_set(
             error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory for the trace %s", path);

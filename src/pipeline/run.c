@@ -393,7 +393,7 @@ static enum shoal_status run_once(const struct shoal_plan *plan, struct device *
 
     *result = NULL;
     TRY(result_create(plan, &new, error));
-    if (plan->job.request.trace) TRY_OR_FAIL(trace_create(&new->trace, error));
+    if (plan->job.request.trace) TRY_OR_FAIL(trace_create(&new->trace, TRACE_MOST_SPANS, error));
     r.trace = new->trace;
     TRY_OR_FAIL(run_on(&r, device, new, error));
     r.report.seconds = (double)(clock_ns() - start) * 1e-9;

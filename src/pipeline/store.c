@@ -12,6 +12,7 @@
 
 #define PLANNED_WALKS 20                 /* what a run has, for the plan */
 #define ENDLESS_WALKS ((int64_t)1 << 40) /* what the streamer is told */
+#define TRACED_SPANS (1 << 16)           /* 5 MiB: 50 walks that read 1 GiB each */
 
 void shoal_store_request_init(struct shoal_store_request *request)
 {
@@ -126,7 +127,7 @@ enum shoal_status shoal_store_create(const struct shoal_store_block *blocks, int
     TRY_OR_FAIL(store_model_open(&s->model, blocks, block_count, error));
     TRY_OR_FAIL(open_device(s, error));
     TRY_OR_FAIL(plan(s, error));
-    if (request->trace) TRY_OR_FAIL(trace_create(&s->trace, error));
+    if (request->trace) TRY_OR_FAIL(trace_create(&s->trace, TRACED_SPANS, error));
     s->request.device = s->request.rates_path = NULL;
     *store = s;
     return SHOAL_OK;
@@ -166,6 +167,7 @@ static enum shoal_status begin(struct shoal_store *s, struct shoal_error *error)
         .trace = s->trace};
 
     s->next = 0;
+    trace_clear(s->trace);
     if (s->streamer) return streamer_attach(s->streamer, 0, error);
     return streamer_create(&s->streamer, &setup, error);
 }

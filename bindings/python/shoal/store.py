@@ -242,9 +242,9 @@ class Store(c.Owner):
         return self._said(library.shoal_store_text(self._open()))
 
     def write_trace(self, path: Union[str, bytes, os.PathLike]) -> None:
-        """Writes what happened when, if it was made with trace=True: Chrome's format.
+        """Writes what happened when since resume, if it was made with trace=True: Chrome's format.
 
-        While it is suspended.
+        While it is suspended. Of a long run it has the last 64 thousand spans.
         """
         c.check(library.shoal_store_write_trace, self._open(), c.text_bytes("path", path))
 

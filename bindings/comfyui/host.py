@@ -18,6 +18,7 @@ import torch
 
 from .capture import Block, Capture, modules, swapped
 from .families import Place
+from .measures import Run
 from .options import GIB, Options, Refused
 
 _HOSTS: "weakref.WeakValueDictionary[Tuple[Any, ...], Host]" = weakref.WeakValueDictionary()
@@ -55,10 +56,14 @@ class Host:
         self._blocks: List[Block] = [
             capture.block(place.path, patcher.model.diffusion_model.get_submodule(
                 f"{place.list}.{place.index}")) for place in places]
-        described = [(place.path, block.tensors) for place, block in zip(places, self._blocks)]
+        # Short names: a trace keeps 35 letters of them.
+        self.names = [f"{place.list}.{place.index}" for place in places]
+        described = [(name, block.tensors) for name, block in zip(self.names, self._blocks)]
         self._forced: List[Tuple[Any, Any]] = []
         self._running = False
         self.runs = 0
+        self._run: Optional[Run] = None
+        self.last_run: Optional[Run] = None  # that has ended
         self._pinned = [0]
         self.store = self._create(described, patcher.load_device, options)
         for block in self._blocks:
@@ -75,7 +80,7 @@ class Host:
         for number, attempt in enumerate(options.attempts()):
             attempt["pin"] = self._pin(attempt["pin"], blocks, device, options)
             try:
-                store = shoal.torch.Store(blocks, device=device, **attempt)
+                store = shoal.torch.Store(blocks, device=device, trace=True, **attempt)
             except shoal.Error as error:
                 if error.status != shoal.Status.BUDGET:
                     raise
@@ -110,8 +115,10 @@ class Host:
     def start(self, patcher: Any) -> None:
         if self._running:
             return
+        run = Run(self.store, patcher.load_device)
         self.store.resume()
         self._running = True
+        self._run, self.last_run = run, None
         self.runs += 1
         if patcher.force_cast_weights:
             self._force_casts()
@@ -124,6 +131,7 @@ class Host:
                 module.comfy_cast_weights = True
 
     def run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._run.use(index)
         with self.store.block(index) as tensors, swapped(self._blocks[index], tensors):
             return forward(*args, **kwargs)
 
@@ -141,7 +149,10 @@ class Host:
         self._forced.clear()
         try:
             _count_pinned(self._pinned, self.store.stats.pinned_bytes)
+            self._run.ends()
             self.store.suspend()
+            self._run.ended()
+            self.last_run = self._run
         except shoal.Error as error:
             self.store.close()  # the next run captures again
             if not failing:

@@ -46,6 +46,14 @@ def _size(name: str, tooltip: str) -> Any:
                           optional=True)
 
 
+def _model() -> Any:
+    return io.Model.Input("model", tooltip="A diffusion transformer, with LoRA or without.")
+
+
+def _streamed() -> Any:
+    return io.Model.Output(tooltip="The same model, whose blocks are streamed while it samples.")
+
+
 class LayerStreaming(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -55,7 +63,7 @@ class LayerStreaming(io.ComfyNode):
             description="Keeps a transformer's blocks in host memory and ships each to the device "
                         "a moment before it runs. Pictures are those of the model without it.",
             inputs=[
-                io.Model.Input("model"),
+                _model(),
                 io.Boolean.Input("enabled", default=True, optional=True,
                                  tooltip="Off: the model as it came."),
                 _flag("pin_memory", "Pin host memory, for full speed of the link.", False),
@@ -84,7 +92,7 @@ class LayerStreaming(io.ComfyNode):
                 io.String.Input("disk_cache", default="", optional=True, advanced=True,
                                 tooltip="Refused for now, unless it is empty."),
             ],
-            outputs=[io.Model.Output()])
+            outputs=[_streamed()])
 
     @classmethod
     def execute(cls, model: Any, enabled: bool = True, **inputs: Any) -> io.NodeOutput:
@@ -103,13 +111,13 @@ class BlockSwap(io.ComfyNode):
             description="Streams the first blocks of a transformer, and more of them if the rest "
                         "would not fit into what ComfyUI grants the model.",
             inputs=[
-                io.Model.Input("model"),
+                _model(),
                 io.Int.Input("blocks_to_swap", default=20, min=0, max=1000,
                              tooltip="How many blocks wait in host memory. 0: the model as it "
                                      "came."),
                 _flag("pin_memory", "Pin host memory, for full speed of the link.", False),
             ],
-            outputs=[io.Model.Output()])
+            outputs=[_streamed()])
 
     @classmethod
     def execute(cls, model: Any, blocks_to_swap: int, pin_memory: bool = True) -> io.NodeOutput:
@@ -123,13 +131,21 @@ class MemoryReport(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="ShoalMemoryReport", display_name="Shoal Memory Report", category=CATEGORY,
-            description="What streaming takes and did, as text.",
+            description="What streaming takes, and what the last run did and waited for: as text, "
+                        "and as a picture of its last walks over the blocks.",
             inputs=[
                 io.Model.Input("model", tooltip="What a shoal node returned."),
                 io.Latent.Input("after", optional=True, tooltip="What the sampler made, so that "
                                 "the report is of after its run."),
             ],
-            outputs=[io.String.Output(display_name="report")],
+            outputs=[
+                io.String.Output(display_name="report",
+                                 tooltip="The plan, the last run's walks, copies and waits, and "
+                                         "peaks of memory."),
+                io.Image.Output(display_name="timeline",
+                                tooltip="What the last run read, copied, unpacked, used and "
+                                        "waited for, and when."),
+            ],
             is_output_node=True, not_idempotent=True)
 
     @classmethod
@@ -140,8 +156,8 @@ class MemoryReport(io.ComfyNode):
     def execute(cls, model: Any, after: Any = None) -> io.NodeOutput:
         from . import report
 
-        text = report.text(model)
-        return io.NodeOutput(text, ui=ui.PreviewText(text))
+        text, timeline = report.report(model)
+        return io.NodeOutput(text, timeline, ui=ui.PreviewText(text))
 
 
 class Extension(ComfyExtension):

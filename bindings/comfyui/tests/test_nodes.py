@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import unittest
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 PACK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.dirname(PACK))
@@ -175,34 +175,86 @@ class Raise(unittest.TestCase):
 class Files(unittest.TestCase):
     """Schema, locales, README and the example name the same inputs."""
 
-    def inputs(self) -> Dict[str, List[str]]:
+    def schemas(self) -> Dict[str, Dict[str, Any]]:
         """Of each node, read off its source: ComfyUI is not needed for it."""
         with open(os.path.join(PACK, "nodes.py"), encoding="utf-8") as file:
             tree = ast.parse(file.read())
-        found: Dict[str, List[str]] = {}
+        made = {node.name: node.body[-1].value for node in tree.body
+                if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return)}
+        found: Dict[str, Dict[str, Any]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "io.Schema":
                 named = {one.arg: one.value for one in node.keywords}
-                found[named["node_id"].value] = [one.args[0].value
-                                                 for one in named["inputs"].elts]
+                found[named["node_id"].value] = {
+                    "display_name": named["display_name"].value,
+                    "inputs": dict(self.slot(one, made) for one in named["inputs"].elts),
+                    "outputs": {str(at): self.slot(one, made)[1]
+                                for at, one in enumerate(named["outputs"].elts)}}
         return found
 
-    def test_locales_know_every_input(self) -> None:
-        for language in ("en", "zh"):
-            path = os.path.join(PACK, "locales", language, "nodeDefs.json")
-            with open(path, encoding="utf-8") as file:
-                known = json.load(file)
-            self.assertEqual({node: list(one["inputs"]) for node, one in known.items()},
-                             self.inputs())
+    def slot(self, call: ast.Call, made: Dict[str, Any]) -> Tuple[str, bool]:
+        """An input's name, or "" of an output; and whether it has a tooltip."""
+        inner = made.get(call.func.id) if isinstance(call.func, ast.Name) else call
+        first = (call.args or inner.args or [ast.Constant("")])[0]
+        return first.value, any(one.arg == "tooltip" for one in inner.keywords)
 
-    def test_the_example_has_a_value_for_every_input(self) -> None:
-        path = os.path.join(PACK, "example_workflows", "layer_streaming.json")
+    def inputs(self) -> Dict[str, List[str]]:
+        return {node: list(one["inputs"]) for node, one in self.schemas().items()}
+
+    def locale(self, language: str) -> Dict[str, Any]:
+        path = os.path.join(PACK, "locales", language, "nodeDefs.json")
         with open(path, encoding="utf-8") as file:
-            nodes = {one["type"]: one for one in json.load(file)["nodes"]}
-        for name in ("ShoalLayerStreaming", "ShoalMemoryReport"):
-            linked = [one["name"] for one in nodes[name]["inputs"]]
-            self.assertEqual(len(nodes[name]["widgets_values"]) + len(linked),
-                             len(self.inputs()[name]))
+            return json.load(file)
+
+    def texts(self, value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        else:
+            for one in value.values():
+                yield from self.texts(one)
+
+    def test_locales_know_every_input_output_and_tooltip(self) -> None:
+        schemas = self.schemas()
+        for language in ("en", "zh"):
+            known = self.locale(language)
+            self.assertEqual(list(known), list(schemas))
+            for node, schema in schemas.items():
+                with self.subTest(language=language, node=node):
+                    self.assertTrue(known[node]["description"])
+                    for side in ("inputs", "outputs"):
+                        self.assertEqual(
+                            {name: "tooltip" in one for name, one in known[node][side].items()},
+                            schema[side])
+                        self.assertTrue(all(one["name"] for one in known[node][side].values()))
+        for node, schema in schemas.items():
+            self.assertEqual(self.locale("en")[node]["display_name"], schema["display_name"])
+            self.assertTrue(all(schema["inputs"].values()) and all(schema["outputs"].values()))
+
+    def test_locales_are_in_their_language(self) -> None:
+        for text in self.texts(self.locale("en")):
+            self.assertTrue(text.isascii(), text)
+        for text in self.texts(self.locale("zh")):
+            self.assertTrue(any("\u4e00" <= letter <= "\u9fff" for letter in text), text)
+
+    def test_examples_have_a_value_for_every_input(self) -> None:
+        folder = os.path.join(PACK, "example_workflows")
+        for name, own in (("layer_streaming", "ShoalLayerStreaming"),
+                          ("block_swap", "ShoalBlockSwap")):
+            with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as file:
+                workflow = json.load(file)
+            nodes = {one["type"]: one for one in workflow["nodes"]}
+            for node in (own, "ShoalMemoryReport"):
+                linked = [one["name"] for one in nodes[node]["inputs"]]
+                self.assertEqual(len(nodes[node]["widgets_values"]) + len(linked),
+                                 len(self.inputs()[node]))
+            report, numbers = nodes["ShoalMemoryReport"], {one["id"]: one["type"]
+                                                           for one in workflow["nodes"]}
+            self.assertEqual([(link[2], numbers[link[3]]) for link in workflow["links"]
+                              if link[1] == report["id"]],
+                             [(0, "PreviewAny"), (1, "PreviewImage")])
+            # ComfyUI's browser of templates shows it.
+            picture = os.path.join(folder, f"{name}.jpg")
+            self.assertLess(os.path.getsize(picture), 150_000)
 
     def test_the_readme_tells_of_every_input(self) -> None:
         with open(os.path.join(PACK, "README.md"), encoding="utf-8") as file:

@@ -235,7 +235,7 @@ class Failing(Trap):
             with self.assertRaisesRegex(shoal.Error, "the copy had failed"):
                 sample(self.streamed, WAN)
         self.assertTrue(store.closed)
-        self.assertIn("not run yet", report(self.streamed))
+        self.assertIn("last run failed", report(self.streamed))
         self.recovers(self.streamed, self.plain, self.patcher, self.before)
 
     def test_a_failure_within_a_block_is_the_one_that_is_said(self) -> None:

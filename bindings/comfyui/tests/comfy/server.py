@@ -62,12 +62,14 @@ class Server:
             return file.read()
 
     def ask(self, path: str, data: Optional[Any] = None) -> Any:
-        body = None if data is None else json.dumps(data).encode()
+        text = self.get(path, None if data is None else json.dumps(data).encode())
+        return json.loads(text) if text else None
+
+    def get(self, path: str, body: Optional[bytes] = None) -> bytes:
         request = urllib.request.Request(self._url + path, body,
                                          {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
+            return answer.read()
 
     def _wait(self, path: str, seconds: float) -> Any:
         """For an answer that holds something."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+import urllib.parse
 from typing import Any, Dict
 
 from server import Server, failures
@@ -57,7 +58,21 @@ class Workflows(unittest.TestCase):
         nodes = {"shoal": shoal("ShoalLayerStreaming", auto_config=False)}
         prompt = workflow("Wan", nodes, "shoal")
         prompt["report"] = shoal("ShoalMemoryReport", "shoal", after=["sampler", 0])
-        self.assertIn("5 of 5 blocks streamed", self.server.text(prompt, "report"))
+        prompt["picture"] = {"class_type": "PreviewImage", "inputs": {"images": ["report", 1]}}
+        done = self.server.run(prompt)
+        self.assertEqual(failures(done), [])
+        self.assertIn("5 of 5 blocks streamed", done["outputs"]["report"]["text"][0])
+        shown = urllib.parse.urlencode(done["outputs"]["picture"]["images"][0])
+        self.assertEqual(self.server.get(f"/view?{shown}")[:4], b"\x89PNG")
+
+    def test_examples_are_in_the_browser_of_templates(self) -> None:
+        names = ["block_swap", "layer_streaming"]
+        self.assertEqual(sorted(self.server.ask("/workflow_templates")["shoal-nodes"]), names)
+        for name in names:
+            path = f"/api/workflow_templates/shoal-nodes/{name}"
+            for one in self.server.ask(f"{path}.json")["nodes"]:
+                self.assertTrue(one["type"] in self.server.nodes, f"there is no {one['type']}")
+            self.assertEqual(self.server.get(f"{path}.jpg")[:2], b"\xff\xd8")
 
     def test_what_is_refused_is_said(self) -> None:
         nodes = {"one": shoal("ShoalBlockSwap", blocks_to_swap=2),

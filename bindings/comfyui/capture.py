@@ -84,6 +84,9 @@ class Capture:
 
     def _add(self, key: str, module: torch.nn.Module, slots: Dict[str, Any], name: str,
              tensors: List[shoal.Tensor], entries: List[Entry]) -> None:
+        if not _plain(slots[name]) and not is_traceable_wrapper_subclass(slots[name]):
+            raise Refused(f"{key} is a {type(slots[name]).__name__}, whose bytes shoal cannot "
+                          "ship: load the model from safetensors instead, or turn the node off")
         value = self._value(key, module, slots[name], name)
         if value.numel() == 0:  # nothing to ship
             still = value.to(self._patcher.load_device)
@@ -91,15 +94,12 @@ class Capture:
         elif _plain(value):
             tensors.append(self._tensor(key, value))
             entries.append(Entry(module, slots, name, 1, _builder(value)))
-        elif is_traceable_wrapper_subclass(value):
+        else:
             names, context = value.__tensor_flatten__()
             inner = [getattr(value, one) for one in names]
             tensors += [self._tensor(f"{key}.{one}", part) for one, part in zip(names, inner)]
             entries.append(Entry(module, slots, name, len(inner),
                                  _wrapper_builder(value, names, context, inner)))
-        else:
-            raise Refused(f"{key} is a {type(value).__name__}, whose bytes shoal cannot ship: "
-                          "load the model from safetensors instead, or turn the node off")
 
     def _value(self, key: str, module: torch.nn.Module, value: torch.Tensor,
                name: str) -> torch.Tensor:

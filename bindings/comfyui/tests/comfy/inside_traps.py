@@ -6,6 +6,7 @@ One TAP line a case. Started by run.py beside it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import sys
 import unittest
@@ -15,7 +16,10 @@ from unittest import mock
 from support import (DYNAMIC, FAMILIES, SEED, Case, Model, build, lora, main, management, report,
                      sample, stream, swap, torch, weights)
 
+import comfy.hooks
+import comfy.model_patcher
 import comfy.samplers
+import comfy.supported_models as supported
 import shoal
 import shoal.torch
 from comfy_api.torch_helpers import set_torch_compile_wrapper
@@ -54,16 +58,23 @@ class Trap(Case):
         self.same(sample(patcher, family), plain)
 
 
-@unittest.skipIf(DYNAMIC, "ComfyUI's node copies a model of dynamic VRAM, which is refused")
 class Compiled(Trap):
     def setUp(self) -> None:
         torch.compiler.reset()
         self.addCleanup(torch.compiler.reset)
 
     def compiled(self, patcher: Any, **options: Any) -> Any:
-        patcher = patcher.clone()
+        patcher = patcher.clone(disable_dynamic=True)  # as ComfyUI's node does
         set_torch_compile_wrapper(patcher, backend="eager", **options)
         return patcher
+
+    def orders(self, patcher: Any, **options: Any) -> Iterator[Any]:
+        """With the node after the one that compiles, and before."""
+        torch.compiler.reset()
+        yield stream(self.compiled(patcher, **options))
+        if not DYNAMIC:  # where the model would be copied after the node
+            torch.compiler.reset()
+            yield self.compiled(stream(patcher), **options)
 
     @contextlib.contextmanager
     def few_graphs(self, most: int) -> Iterator[None]:
@@ -77,10 +88,7 @@ class Compiled(Trap):
         patcher = build(WAN)
         before = weights(patcher)
         plain = sample(patcher, WAN, steps=2)
-        for made in (lambda: self.compiled(stream(patcher)),
-                     lambda: stream(self.compiled(patcher))):
-            torch.compiler.reset()
-            streamed = made()
+        for streamed in self.orders(patcher):
             with self.assertLogs("shoal", "WARNING") as said, self.few_graphs(40):
                 first = sample(streamed, WAN, steps=2)
             self.assertIn("not compiled", " ".join(said.output))
@@ -95,29 +103,37 @@ class Compiled(Trap):
         keys = [f"diffusion_model.blocks.{at}" for at in range(5)]
         patcher = build(WAN)
         plain = sample(patcher, WAN, steps=2)
-        for made in (lambda: self.compiled(stream(patcher), keys=keys),
-                     lambda: stream(self.compiled(patcher, keys=keys))):
-            torch.compiler.reset()
-            streamed = made()
+        for streamed in self.orders(patcher, keys=keys):
             with self.few_graphs(20):
                 self.same(sample(streamed, WAN, steps=2), plain)
             self.same(sample(patcher, WAN, steps=2), plain)
             self.at_rest(streamed)
 
     def test_a_warning_is_said_though_the_model_ran_before(self) -> None:
-        streamed = stream(build(WAN))
+        streamed = stream(WAN.build())
         first = sample(streamed, WAN, steps=1)
         with self.assertLogs("shoal", "WARNING") as said:
             self.same(sample(self.compiled(streamed), WAN, steps=1), first)
         self.assertIn("not compiled", " ".join(said.output))
 
     def test_comfyuis_own_node(self) -> None:
-        patcher = build(WAN)
+        patcher = WAN.build()
         plain = sample(patcher, WAN, steps=1)
         compiled = TorchCompileModel.execute(stream(patcher), "eager").result[0]
         self.same(sample(compiled, WAN, steps=1), plain)
         compiled = TorchCompileModel.execute(patcher, "eager").result[0]
         self.same(sample(stream(compiled), WAN, steps=1), plain)
+
+    def test_a_copy_that_was_made_after_the_node_is_refused(self) -> None:
+        patcher = build(WAN)
+        plain = sample(patcher, WAN, steps=1)
+        streamed = stream(patcher)
+        with self.assertRaisesRegex(ValueError, "copied after the shoal node"):
+            sample(streamed.clone(force_deepcopy=True), WAN, steps=1)
+        if DYNAMIC:
+            with self.assertRaisesRegex(ValueError, "copied after the shoal node"):
+                sample(TorchCompileModel.execute(streamed, "eager").result[0], WAN, steps=1)
+        self.same(sample(streamed, WAN, steps=1), plain)
 
     def test_blocks_that_another_node_has_replaced_are_refused(self) -> None:
         patcher = build(WAN)
@@ -359,6 +375,150 @@ class Unloading(Trap):
         self.same(sample(last, WAN, callback=at_step(1, die)), plain)
         self.assertFalse(dying)
         self.assertIsNone(host._host)
+
+
+class GGMLTensor(torch.Tensor):
+    """As ComfyUI-GGUF has it: bytes of another format, that say another shape than their own."""
+
+    def __new__(cls, data: torch.Tensor, **_: Any) -> "GGMLTensor":
+        return super().__new__(cls, data)
+
+    def __init__(self, data: torch.Tensor, *, tensor_type: Any, tensor_shape: Any) -> None:
+        super().__init__()
+        self.tensor_type, self.tensor_shape, self.patches = tensor_type, tensor_shape, []
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = super().to(*args, **kwargs)
+        made.tensor_type = getattr(self, "tensor_type", None)
+        made.tensor_shape = getattr(self, "tensor_shape", None)
+        return made
+
+    @property
+    def shape(self) -> Any:
+        return getattr(self, "tensor_shape", None) or self.size()
+
+
+class GGUFModelPatcher(comfy.model_patcher.ModelPatcher):
+    """As ComfyUI-GGUF has it: of an older ComfyUI, that returned no weights."""
+
+    def patch_weight_to_device(self, key: str, device_to: Any = None,
+                               inplace_update: bool = False) -> Any:
+        return super().patch_weight_to_device(key, device_to, inplace_update)
+
+
+class Weights(Trap):
+    """What else than parameters weights can be, and what else than LoRA changes them."""
+
+    def test_tensors_of_gguf_are_refused_by_name(self) -> None:
+        for patched in (False, True):
+            patcher = WAN.build()
+            patcher.__class__ = GGUFModelPatcher
+            module = patcher.model.diffusion_model.blocks[0].self_attn.q
+            held = module.weight.data
+            if patched:
+                patcher = lora(patcher, WAN, 1)
+            module.weight = torch.nn.Parameter(GGMLTensor(
+                held.view(torch.uint8), tensor_type=8, tensor_shape=held.shape), False)
+            streamed = stream(patcher)
+            with self.assertRaisesRegex(ValueError, "blocks.0.self_attn.q.weight is a GGML"):
+                sample(streamed, WAN)
+            self.at_rest(streamed)
+            self.assertIsInstance(module.weight, GGMLTensor)
+            management.unload_all_models()
+
+    def test_tensors_that_are_not_made_yet_are_zeros(self) -> None:
+        patcher, other = build(WAN), build(WAN)
+        for one, device in ((patcher, "cpu"), (other, "meta")):
+            module = one.model.diffusion_model.blocks[1].ffn[0]
+            module.bias = torch.nn.Parameter(
+                torch.zeros(module.bias.shape, dtype=module.bias.dtype, device=device), False)
+        self.same(sample(stream(other), WAN), sample(patcher, WAN))
+
+    def test_weights_that_are_computed_from_others(self) -> None:
+        patcher = WAN.build()
+        for block in patcher.model.diffusion_model.blocks:
+            torch.nn.utils.parametrizations.weight_norm(block.ffn[0])
+        patcher.model.requires_grad_(False)
+        patcher.size = 0
+        before = weights(patcher)
+        self.assertTrue(any("parametrizations" in key for key in before))
+        plain = sample(patcher, WAN)
+        streamed = stream(patcher)
+        self.same(sample(streamed, WAN), plain)
+        self.recovers(streamed, plain, patcher, before)
+
+    def test_wrapped_weights(self) -> None:
+        patcher = build(WAN)
+        plain = sample(patcher, WAN)
+
+        def wrapped(one: Any, key: str) -> Any:
+            one = one.clone()
+            one.add_weight_wrapper(f"diffusion_model.{key}", lambda weight: weight * 2)
+            return one
+
+        for made in (lambda: wrapped(stream(patcher), "blocks.2.ffn.0.weight"),
+                     lambda: stream(wrapped(patcher, "blocks.2.ffn.0.weight"))):
+            with self.assertRaisesRegex(ValueError, "another node wraps .*blocks.2.ffn.0.weight"):
+                sample(made(), WAN)
+            self.same(sample(patcher, WAN), plain)
+        for key in ("head.head.weight", "blocks.0.ffn.0.weight"):  # of what is not streamed
+            expected = sample(wrapped(patcher, key), WAN)
+            self.same(sample(wrapped(stream(patcher, resident_blocks=1), key), WAN), expected)
+            self.same(sample(stream(wrapped(patcher, key), resident_blocks=1), WAN), expected)
+        self.same(sample(stream(patcher), WAN), plain)
+
+    def test_lora_by_hooks_is_refused(self) -> None:
+        patcher = build(WAN)
+        before = weights(patcher)
+        plain = sample(patcher, WAN)
+        for key in ("blocks.2.ffn.0", "head.head"):
+            name = f"diffusion_model.{key}"
+            hooks = comfy.hooks.create_hook_lora(
+                {f"{name}.diff": torch.ones_like(before[f"{name}.weight"])}, 1.0, 0.0)
+            hooked = copy.copy(WAN)
+            hooked.conditioning = lambda seed: comfy.hooks.set_hooks_for_conditioning(
+                WAN.conditioning(seed), hooks)
+            streamed = stream(patcher)
+            if not DYNAMIC:
+                self.assertFalse(torch.equal(sample(patcher, hooked), plain))
+            with self.assertRaisesRegex(ValueError, "LoRA hooks"):
+                sample(streamed, hooked)
+            self.recovers(streamed, plain, patcher, before)
+
+
+class Classes(Trap):
+    def test_one_that_nobody_knows_is_streamed_by_its_list(self) -> None:
+        family = Model(
+            supported.PixArtAlpha,
+            {"image_model": "pixart_alpha", "input_size": 8, "hidden_size": 96, "depth": 4,
+             "num_heads": 2, "caption_channels": 64, "micro_condition": False,
+             "pe_interpolation": 1.0},
+            (1, 4, 40, 40), (1, 5, 64), ("blocks",), torch.float32)
+        patcher = build(family)
+        before = weights(patcher)
+        plain = sample(patcher, family)
+        streamed = stream(patcher)
+        self.same(sample(streamed, family), plain)
+        self.assertIn("PixArtMS on", report(streamed))
+        self.assertIn("4 of 4 blocks streamed", report(streamed))
+        self.recovers(streamed, plain, patcher, before, family)
+
+    def test_a_unet_is_refused_by_name(self) -> None:
+        family = Model(
+            supported.SD15,
+            {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 32,
+             "num_res_blocks": [1, 1], "channel_mult": [1, 2], "transformer_depth": [1, 1],
+             "transformer_depth_middle": 1, "transformer_depth_output": [1, 1, 1, 1],
+             "num_heads": 2, "context_dim": 64, "use_spatial_transformer": True,
+             "use_linear_in_transformer": False, "adm_in_channels": None,
+             "use_temporal_attention": False, "legacy": False},
+            (1, 4, 8, 8), (1, 5, 64), (), torch.float32)
+        patcher = build(family)
+        plain = sample(patcher, family)
+        for node in (stream, lambda one: swap(one, 2)):
+            with self.assertRaisesRegex(ValueError, "UNetModel is a UNet"):
+                node(patcher)
+        self.same(sample(patcher, family), plain)
 
 
 if __name__ == "__main__":

@@ -45,8 +45,14 @@ class Model:
         kind = comfy.model_patcher.ModelPatcher
         if dynamic:
             model, kind = self._lazy(made, model), comfy.model_patcher.ModelPatcherDynamic
-        return kind(model, load_device=management.get_torch_device(),
-                    offload_device=management.unet_offload_device())
+        patcher = kind(model, load_device=management.get_torch_device(),
+                       offload_device=management.unet_offload_device())
+        patcher.cached_patcher_init = (self._again, (dynamic,))
+        return patcher
+
+    def _again(self, dynamic: bool, disable_dynamic: bool = False) -> Any:
+        """For ComfyUI, which loads a model once more where it needs a copy."""
+        return self.build(dynamic and not disable_dynamic)
 
     def _lazy(self, made: Any, filled: Any) -> Any:
         """The same weights as dynamic mode has them, whose layers take theirs when they load."""

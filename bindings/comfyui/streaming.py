@@ -209,13 +209,14 @@ class Session:
             host.stop()
 
     def _check(self, patcher: Any) -> None:
+        # First: for these, ComfyUI's dynamic mode copies the model.
+        if patcher.hook_patches or patcher.forced_hooks:
+            raise Refused("LoRA hooks change weights while the model runs, and streamed blocks "
+                          "were baked before: use LoRA loaders instead, or turn the node off")
         if patcher.model is not self._model():
             raise Refused("this model was copied after the shoal node (for several devices, or by "
                           "torch.compile without dynamic VRAM): put the shoal node after what "
                           "copies it")
-        if patcher.hook_patches or patcher.forced_hooks:
-            raise Refused("LoRA hooks change weights while the model runs, and streamed blocks "
-                          "were baked before: use LoRA loaders instead, or turn the node off")
         prefixes = tuple(place.path + "." for place in self.places)
         for key, value in patcher.object_patches.items():
             inside = key.startswith(prefixes) and isinstance(value, (torch.nn.Module, torch.Tensor))

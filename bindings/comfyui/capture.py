@@ -48,14 +48,27 @@ def block_bytes(block: torch.nn.Module) -> int:
                for value in slots.values() if value is not None)
 
 
+def _path(reference: Any) -> Optional[str]:
+    """Of a file that ComfyUI holds open: an object with a name, or the system's number for it."""
+    if not isinstance(reference, int):
+        name = getattr(reference, "name", None)
+        return os.fspath(name) if isinstance(name, (str, os.PathLike)) else None
+    try:
+        name = os.readlink(f"/proc/self/fd/{reference}")
+        if os.path.samestat(os.fstat(reference), os.stat(name)):
+            return name
+    except OSError:  # another system's number, or a file that is not there any more
+        pass
+    return None
+
+
 def _file_slice(value: torch.Tensor) -> Optional[Tuple[str, int]]:
     """Where a tensor lies in its checkpoint, if ComfyUI says so."""
     found = getattr(value.untyped_storage(), "_comfy_tensor_file_slice", None)
-    path = getattr(found and found.file_ref, "name", None)
-    if not isinstance(path, (str, os.PathLike)) or value.storage_offset() or found.size != \
-            value.nbytes:
+    if found is None or value.storage_offset() or found.size != value.nbytes:
         return None
-    return os.fspath(path), found.offset
+    path = _path(found.file_ref)
+    return None if path is None else (path, found.offset)
 
 
 def _plain(value: torch.Tensor) -> bool:

@@ -6,7 +6,6 @@ One TAP line a case. Started by run.py beside it.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import os
 import sys
@@ -14,8 +13,8 @@ import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 from unittest import mock
 
-from support import (DYNAMIC, FAMILIES, Case, Model, build, lora, main, management, sample, stream,
-                     torch, weights)
+from support import (DYNAMIC, FAMILIES, Case, Model, lora, main, management, sample, stream, torch,
+                     weights)
 
 import comfy.memory_management
 import comfy.model_detection
@@ -24,6 +23,8 @@ import comfy.sd
 import comfy.supported_models as supported
 import comfy_aimdo.control
 import safetensors.torch
+import shoal
+import shoal.torch
 from comfy.quant_ops import QuantizedTensor
 
 State = Dict[str, torch.Tensor]
@@ -33,7 +34,7 @@ FP8 = torch.float8_e4m3fn
 FILES = {
     "Wan": Model(
         supported.WAN21_T2V,
-        {"image_model": "wan2.1", "model_type": "t2v", "dim": 128, "ffn_dim": 256, "num_heads": 1,
+        {"image_model": "wan2.1", "model_type": "t2v", "dim": 128, "ffn_dim": 4096, "num_heads": 1,
          "num_layers": 4, "in_dim": 16, "out_dim": 16, "patch_size": (1, 2, 2), "freq_dim": 256,
          "text_dim": 4096, "text_len": 512, "cross_attn_norm": True},
         (1, 16, 1, 8, 8), (1, 5, 4096), ("blocks",), torch.bfloat16),
@@ -45,7 +46,7 @@ FILES = {
          "pos_emb_cls": "rope3d", "concat_padding_mask": True, "use_adaln_lora": True,
          "adaln_lora_dim": 256},
         (1, 16, 1, 8, 8), (1, 5, 1024), ("blocks",), torch.bfloat16),
-    "Qwen-Image": FAMILIES["Qwen-Image"],  # whose heads ComfyUI does not read from files: detected()
+    "Qwen-Image": FAMILIES["Qwen-Image"],  # detected() says its sizes
 }
 
 
@@ -137,16 +138,20 @@ class Files(Case):
     def load(self, path: str, family: Model, kind: str) -> Any:
         """As the node that loads diffusion models does."""
         dtype = KINDS[kind][1]
-        patcher = mock.patch.object(comfy.model_patcher, "CoreModelPatcher",
-                                    comfy.model_patcher.ModelPatcherDynamic)
-        lazily = mock.patch.object(comfy.memory_management, "aimdo_enabled", True)
+        options = {} if dtype is None else {"dtype": dtype}
         with contextlib.ExitStack() as held:
             held.enter_context(detected(family))
             held.enter_context(torch.inference_mode())
             if DYNAMIC:
-                held.enter_context(patcher)
-                held.enter_context(lazily)
-            return comfy.sd.load_diffusion_model(path, {} if dtype is None else {"dtype": dtype})
+                held.enter_context(self.lazily())
+            return comfy.sd.load_diffusion_model(path, options)
+
+    @contextlib.contextmanager
+    def lazily(self) -> Iterator[None]:
+        """As with dynamic VRAM: files are mapped, and say where each tensor lies."""
+        with mock.patch.object(comfy.memory_management, "aimdo_enabled", True), mock.patch.object(
+                comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcherDynamic):
+            yield
 
     def test_latents_are_those_of_the_model_alone(self) -> None:
         for name, family in FILES.items():
@@ -189,6 +194,36 @@ class Files(Case):
                 for _ in range(2):
                     self.same(sample(lora(streamed, family, 1), family, steps=1), baked)
                     self.same(sample(streamed, family, steps=1), plain)
+
+    def test_blocks_on_disk_are_read_from_their_file(self) -> None:
+        if not comfy_aimdo.control.init():
+            self.skipTest("comfy-aimdo cannot be loaded")
+        family = FILES["Wan"]
+        for kind in ("bf16", "fp8 as it is", "fp8 scaled, by keys"):
+            with self.subTest(kind=kind):
+                path = self.write("Wan", family, kind)
+                dtype = KINDS[kind][1] or torch.bfloat16
+                with self.lazily(), torch.inference_mode(), mock.patch.object(
+                        comfy.model_patcher.ModelPatcher, "is_dynamic", lambda _: True):
+                    patcher = comfy.sd.load_diffusion_model(path, {"dtype": dtype})
+                plain = sample(patcher, family, steps=2)
+                block = max(stream(patcher).get_attachment("shoal").session.sizes)
+                streamed = stream(patcher, tiering="ram_disk", ram_budget_gb=2.2 * block / 2**30)
+                described: List[shoal.Tensor] = []
+                store = shoal.torch.Store
+
+                def create(blocks: Any, **options: Any) -> Any:
+                    described[:] = [tensor for _, tensors in blocks for tensor in tensors]
+                    return store(blocks, **options)
+                with mock.patch.object(shoal.torch, "Store", create):
+                    self.same(sample(streamed, family, steps=2), plain)
+                in_memory = [one for one in described if one.path != path]
+                if "scaled" not in kind:  # else biases are cast
+                    self.assertFalse(in_memory)
+                self.assertFalse([one.name for one in in_memory if one.nbytes > 8192 * 4])
+                stats = streamed.get_attachment("shoal").host.store.stats
+                self.assertGreater(stats.disk_blocks, 0)
+                self.assertGreater(stats.read_bytes, stats.weight_bytes * 5 // 4)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import random
 import sys
 import unittest
 from typing import Any, Callable, Dict, Iterator
@@ -20,6 +21,7 @@ import comfy.hooks
 import comfy.model_patcher
 import comfy.samplers
 import comfy.supported_models as supported
+import psutil
 import shoal
 import shoal.torch
 from comfy_api.torch_helpers import set_torch_compile_wrapper
@@ -519,6 +521,75 @@ class Classes(Trap):
             with self.assertRaisesRegex(ValueError, "UNetModel is a UNet"):
                 node(patcher)
         self.same(sample(patcher, family), plain)
+
+
+class Long(Trap):
+    """An afternoon: models, LoRA, nodes and interrupts in any order."""
+
+    GENERATIONS = 50
+    KEPT = 10  # runs by which everything has taken the memory that it keeps
+
+    def setUp(self) -> None:
+        stream(build(WAN))
+        self.hosts = sys.modules["shoal_pack.host"]._HOSTS  # which comes with the first node
+        gc.collect()
+        self.before = len(self.hosts)
+        self.pinned = management.TOTAL_PINNED_MEMORY
+        self.random = random.Random(5)
+        self.expected: Dict[Any, torch.Tensor] = {}
+        self.patchers: Dict[str, Any] = {}
+        for name in ("Wan", "FLUX"):
+            family = FAMILIES[name]
+            eager = family.build()
+            for seed in (0, 1, 2):
+                self.expected[name, seed] = sample(
+                    lora(eager, family, seed) if seed else eager, family, steps=1)
+            self.patchers[name] = build(family)
+        management.unload_all_models()
+
+    def generate(self, held: Dict[str, Any]) -> None:
+        """`held` is what a workflow keeps from run to run: a node's output for a family."""
+        name = self.random.choice(list(self.patchers))
+        family, seed = FAMILIES[name], self.random.choice((0, 0, 1, 2))
+        if name not in held or self.random.random() < 0.3:  # a node's inputs have changed
+            held[name] = self.random.choice((
+                lambda one: stream(one), lambda one: swap(one, 2),
+                lambda one: stream(one, resident_blocks=1, buffer_mode="single"),
+                lambda one: stream(one, wire="packed", pin_memory=False)))(self.patchers[name])
+        used = lora(held[name], family, seed) if seed else held[name]
+        chance = self.random.random()
+        if chance < 0.15:
+            def stop() -> None:
+                raise management.InterruptProcessingException()
+            with self.assertRaises(management.InterruptProcessingException):
+                sample(used, family, steps=1, callback=at_step(0, stop))
+            self.at_rest(used)
+        elif chance < 0.25:
+            management.unload_all_models()
+        self.same(sample(used, family, steps=1), self.expected[name, seed])
+        self.at_rest(used)
+
+    def test_generations_of_every_kind(self) -> None:
+        held: Dict[str, Any] = {}
+        process, sizes, device = psutil.Process(), [], []
+        for _ in range(self.GENERATIONS):
+            self.generate(held)
+            gc.collect()
+            sizes.append(process.memory_info().rss)
+            self.assertLessEqual(len(self.hosts) - self.before, len(held))
+            if torch.cuda.is_available():
+                management.unload_all_models()
+                torch.cuda.empty_cache()
+                device.append((torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]))
+        self.assertLess(max(sizes[-10:]) - max(sizes[:self.KEPT]), 6 << 20)
+        if device:
+            self.assertLessEqual(device[-1][0], max(one[0] for one in device[:self.KEPT]))
+            self.assertGreater(device[-1][1], device[self.KEPT][1] - (64 << 20))
+        held.clear()
+        management.unload_all_models()
+        gc.collect()
+        self.assertEqual(len(self.hosts), self.before)
+        self.assertEqual(management.TOTAL_PINNED_MEMORY, self.pinned)
 
 
 if __name__ == "__main__":

@@ -155,6 +155,7 @@ class Host:
             self.last_run = self._run
         except shoal.Error as error:
             self.store.close()  # the next run captures again
+            _count_pinned(self._pinned, 0)
             if not failing:
                 raise
             log.error("shoal: %s", error)

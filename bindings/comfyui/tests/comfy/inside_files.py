@@ -57,8 +57,8 @@ def detected(family: Model) -> Iterator[None]:
 
     def detect(*args: Any, **kwargs: Any) -> Any:
         config = found(*args, **kwargs)
-        assert config["image_model"] == family._unet["image_model"]
-        return {**config, **family._unet}
+        assert config["image_model"] == family.unet["image_model"]
+        return {**config, **family.unet}
     if family is not FILES["Qwen-Image"]:
         yield
         return

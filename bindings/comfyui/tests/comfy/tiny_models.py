@@ -18,7 +18,7 @@ class Model:
                  lists: tuple, dtype: torch.dtype, pooled: tuple = (),
                  masked: bool = False) -> None:
         self.latent, self.context, self.lists, self._masked = latent, context, lists, masked
-        self._config, self._unet, self.dtype, self._pooled = config, unet, dtype, pooled
+        self._config, self.unet, self.dtype, self._pooled = config, unet, dtype, pooled
 
     def conditioning(self, seed: int) -> list:
         generator = torch.Generator().manual_seed(seed)
@@ -34,7 +34,7 @@ class Model:
 
     def build(self, dynamic: bool = False) -> Any:
         """A patcher, of the kind that pages weights if `dynamic`."""
-        config, unet, dtype = self._config, dict(self._unet), self.dtype
+        config, unet, dtype = self._config, dict(self.unet), self.dtype
         made = config({**unet, "dtype": dtype})
         made.set_inference_dtype(dtype, None)
         model = made.get_model({}, device=torch.device("cpu"))

@@ -1,4 +1,5 @@
-"""The host tier: a model's streamed blocks in one shoal.Store, as one set of patches has them.
+"""The host tier: a model's streamed blocks in one shoal.Store, as one set of patches has them, or
+without patches (patches.py).
 
 Hosts are held by the patchers that run with them and by nothing else: when the last one is gone, so
 is the memory.
@@ -16,7 +17,9 @@ import shoal
 import shoal.torch
 import torch
 
-from .capture import Block, Capture, modules, swapped
+from . import patches
+from .cache import Cache
+from .capture import Block, Capture, block_bytes, modules, swapped
 from .families import Place
 from .measures import Run
 from .options import GIB, Options, Refused
@@ -27,13 +30,27 @@ log = logging.getLogger("shoal")
 
 def get(patcher: Any, places: Sequence[Place], options: Options) -> "Host":
     """The one that patchers of these weights share, made if there is none."""
-    key = (id(patcher.model), str(patcher.load_device), patcher.patches_uuid, tuple(places),
-           options)
+    baked = _baked(patcher, places, options)
+    key = (id(patcher.model), str(patcher.load_device), patcher.patches_uuid if baked else None,
+           tuple(places), options)
     host = _HOSTS.get(key)
     if host is None or host.store.closed:
-        host = Host(patcher, places, options)
+        host = Host(patcher, places, options, baked)
         _HOSTS[key] = host
     return host
+
+
+def _block(patcher: Any, place: Place) -> torch.nn.Module:
+    return patcher.model.diffusion_model.get_submodule(f"{place.list}.{place.index}")
+
+
+def _baked(patcher: Any, places: Sequence[Place], options: Options) -> bool:
+    """Whether what is shipped has the patches in it already."""
+    if options.host_format == "compute":
+        return True
+    found = patches.size(patches.of_places(patcher, places))
+    return found > 0 and found > patches.room(
+        [block_bytes(_block(patcher, place)) for place in places], options)
 
 
 def _count_pinned(counted: List[int], now: int) -> None:
@@ -49,35 +66,59 @@ class Host:
     """Runs blocks on weights that arrive a moment before. Between start and stop it has device
     memory; weights stay in host memory after stop."""
 
-    def __init__(self, patcher: Any, places: Sequence[Place], options: Options) -> None:
+    def __init__(self, patcher: Any, places: Sequence[Place], options: Options,
+                 baked: bool) -> None:
         self.model = patcher.model  # which its key names by address
         self.notes: List[str] = []
-        capture = Capture(patcher, options.tiering == "ram_disk")
-        self._blocks: List[Block] = [
-            capture.block(place.path, patcher.model.diffusion_model.get_submodule(
-                f"{place.list}.{place.index}")) for place in places]
         # Short names: a trace keeps 35 letters of them.
         self.names = [f"{place.list}.{place.index}" for place in places]
-        described = [(name, block.tensors) for name, block in zip(self.names, self._blocks)]
+        # If none are left to be applied at each use, there are none to be looked for.
+        self._patches = patches.Patches(() if baked else places)
+        self._cache = Cache(options.disk_cache) if options.disk_cache else None
         self._forced: List[Tuple[Any, Any]] = []
         self._running = False
         self.runs = 0
         self._run: Optional[Run] = None
         self.last_run: Optional[Run] = None  # that has ended
         self._pinned = [0]
-        self.store = self._create(described, patcher.load_device, options)
+        try:
+            self._capture(patcher, places, options, baked)
+        except BaseException:
+            if self._cache is not None:  # the error's traceback would keep it
+                self._cache.close()
+            raise
+        weakref.finalize(self, _count_pinned, self._pinned, 0).atexit = False
+
+    def _capture(self, patcher: Any, places: Sequence[Place], options: Options,
+                 baked: bool) -> None:
+        capture = Capture(patcher, options, baked, self._cache)
+        self._blocks: List[Block] = [capture.block(place.path, _block(patcher, place))
+                                     for place in places]
+        described = [(name, block.tensors) for name, block in zip(self.names, self._blocks)]
+        self.store = self._create(described, patcher.load_device, options, capture.copied_bytes)
         for block in self._blocks:
             block.tensors.clear()  # the store keeps them for as long as it needs them
-        weakref.finalize(self, _count_pinned, self._pinned, 0).atexit = False
         if options.tiering == "ram" and self.store.stats.disk_blocks:
             needed = self.store.stats.weight_bytes / GIB
+            self.store.close()
             raise Refused(f"ram_budget_gb {options.ram_budget_gb:g} does not hold the "
                           f"{len(places)} streamed blocks ({needed:.2f} GiB): raise it, or choose "
                           "tiering 'ram_disk'")
+        if self.store.stats.disk_blocks and capture.unfiled_bytes:
+            self.notes.append(f"tiering 'ram_disk': ComfyUI names no file for "
+                              f"{capture.unfiled_bytes / GIB:.2f} GiB of the streamed blocks: what "
+                              "ram_budget_gb does not hold of that is read from its own copy in "
+                              "host memory. Give disk_cache to read it from disk")
+        if self._cache is not None and self._cache.nbytes:
+            self.notes.append(f"disk_cache: {self._cache.nbytes / GIB:.2f} GiB were written to "
+                              f"{options.disk_cache}")
 
-    def _create(self, blocks: Any, device: Any, options: Options) -> shoal.torch.Store:
+    def _create(self, blocks: Any, device: Any, options: Options,
+                copied_bytes: int) -> shoal.torch.Store:
         failure: Optional[shoal.Error] = None
         for number, attempt in enumerate(options.attempts()):
+            if "ram" in attempt:  # which the copies may have to stay in, beside the RAM tier
+                attempt["ram"] -= copied_bytes
             attempt["pin"] = self._pin(attempt["pin"], blocks, device, options)
             try:
                 store = shoal.torch.Store(blocks, device=device, trace=True, **attempt)
@@ -100,6 +141,8 @@ class Host:
         if pin != "on" or device.type != "cuda" or limit is None:
             return pin
         needed = sum(tensor.nbytes for _, tensors in blocks for tensor in tensors)
+        if options.ram_budget_gb:
+            needed = min(needed, int(options.ram_budget_gb * GIB))
         if limit > 0 and hasattr(management, "ensure_pin_registerable"):
             management.ensure_pin_registerable(needed)
         if limit > 0 and management.TOTAL_PINNED_MEMORY + needed <= limit:
@@ -113,6 +156,7 @@ class Host:
         return "staging"
 
     def start(self, patcher: Any) -> None:
+        self._patches.start(patcher)
         if self._running:
             return
         run = Run(self.store, patcher.load_device)
@@ -132,11 +176,13 @@ class Host:
 
     def run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._run.use(index)
-        with self.store.block(index) as tensors, swapped(self._blocks[index], tensors):
+        with self.store.block(index) as tensors, swapped(
+                self._blocks[index], tensors, self._patches):
             return forward(*args, **kwargs)
 
     def stop(self) -> None:
         """Gives the device's memory back. Does nothing if it has none."""
+        self._patches.stop()
         if not self._running:
             return
         failing = sys.exc_info()[0] is not None
@@ -170,7 +216,7 @@ def _elsewhere(value: torch.Tensor) -> bool:
 
 def evict(patcher: Any, place: Place) -> int:
     """A streamed block as its checkpoint has it, in host memory; how many bytes were elsewhere."""
-    block = patcher.model.diffusion_model.get_submodule(f"{place.list}.{place.index}")
+    block = _block(patcher, place)
     moved = 0
     for inside, module in modules(block):
         prefix = f"{place.path}.{inside}" if inside else place.path

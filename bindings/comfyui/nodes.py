@@ -73,8 +73,9 @@ class LayerStreaming(io.ComfyNode):
                        "0 with auto_config: as many as fit."),
                 _flag("sage_attention", "Attention by the package sageattention. Changes pictures "
                       "a little."),
-                _choice("host_format", HOST_FORMATS, "How blocks wait in host memory: in the type "
-                        "that they compute in. 'storage' is refused for now."),
+                _choice("host_format", HOST_FORMATS, "compute: blocks wait in host memory patched "
+                        "and in the model's type. storage: as the checkpoint has them; LoRA is "
+                        "applied on the device, in every step. Pictures are the same."),
                 _choice("tiering", TIERINGS, "ram: all streamed blocks wait in host memory. "
                         "ram_disk: what ram_budget_gb does not hold is read in every step."),
                 _size("ram_budget_gb", "Host memory for streamed blocks, in GiB. 0: no limit."),
@@ -90,7 +91,8 @@ class LayerStreaming(io.ComfyNode):
                 _choice("wire", WIRES, "packed: weights cross the link packed without loss and "
                         "are unpacked on the device."),
                 io.String.Input("disk_cache", default="", optional=True, advanced=True,
-                                tooltip="Refused for now, unless it is empty."),
+                                tooltip="With ram_disk: a folder for what no checkpoint has as it "
+                                "is shipped, such as blocks with LoRA. It is empty again after."),
             ],
             outputs=[_streamed()])
 

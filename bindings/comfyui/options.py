@@ -54,12 +54,13 @@ class Options:
             raise Refused("resident_blocks and budgets are 0 or more")
         if not SLOTS[0] <= self.prefetch_slots <= SLOTS[1]:
             raise Refused(f"prefetch_slots is {self.prefetch_slots}: give {SLOTS[0]} to {SLOTS[1]}")
-        if self.host_format == "storage":
-            raise Refused("host_format 'storage' is not there yet: blocks wait in host memory in "
-                          "the type that they compute in. Choose 'compute'")
-        if self.disk_cache:
-            raise Refused("disk_cache is not there yet: streamed blocks are kept packed in host "
-                          "memory only (wire 'packed'). Leave it empty")
+        if self.disk_cache and self.tiering != "ram_disk":
+            raise Refused("disk_cache is where tiering 'ram_disk' keeps what no checkpoint has: "
+                          "choose that tiering, or leave disk_cache empty")
+        if self.disk_cache and not self.ram_budget_gb:
+            raise Refused("disk_cache: without a ram_budget_gb all streamed blocks stay in host "
+                          "memory, and nothing is read from disk. Give a budget, or leave "
+                          "disk_cache empty")
         if self.sage_pv_fp16:
             raise Refused("sage_pv_fp16 is not there yet: turn it off, or start ComfyUI with "
                           "--use-sage-attention and its own kernels")

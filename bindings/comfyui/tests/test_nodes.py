@@ -99,12 +99,19 @@ class Checks(unittest.TestCase):
 
     def test_what_cannot_be_done_is_refused_by_name(self) -> None:
         for name, value in (("buffer_mode", "triple"), ("wire", "zip"), ("tiering", "tape"),
-                            ("resident_mode", "some"), ("host_format", "storage"),
+                            ("resident_mode", "some"), ("host_format", "zip"),
                             ("prefetch_slots", 1), ("prefetch_slots", 7), ("sage_pv_fp16", True),
                             ("disk_cache", "/x"), ("resident_blocks", -1)):
             with self.subTest(name=name, value=value), \
                     self.assertRaisesRegex(options.Refused, name):
                 options.Options(**{name: value}).check()
+
+    def test_disk_cache_is_for_blocks_that_are_read_again(self) -> None:
+        options.Options(disk_cache="/x", tiering="ram_disk", ram_budget_gb=1.0).check()
+        for given, words in (({"ram_budget_gb": 1.0}, "tiering 'ram_disk'"),
+                             ({"tiering": "ram_disk"}, "ram_budget_gb")):
+            with self.assertRaisesRegex(options.Refused, words):
+                options.Options(disk_cache="/x", **given).check()
 
     def test_auto_config_asks_for_less_and_less(self) -> None:
         asked = [(one["buffer"], one.get("prefetch_slots")) for one in

@@ -296,8 +296,8 @@ class Choosing(Case):
 class Refusals(Case):
     def test_what_cannot_be_done_is_said(self) -> None:
         patcher = build(FAMILIES["Wan"])
-        for inputs, words in (({"host_format": "storage"}, "host_format"),
-                              ({"disk_cache": "/x"}, "disk_cache"),
+        for inputs, words in (({"sage_pv_fp16": True}, "sage_pv_fp16"),
+                              ({"disk_cache": "/x"}, "ram_disk"),
                               ({"sage_attention": True}, "sageattention"),
                               ({"resident_blocks": 5}, "nothing would be streamed"),
                               ({"vram_budget_gb": 1e-6}, "too small")):

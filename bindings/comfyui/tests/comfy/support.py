@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import unittest
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACK = os.path.dirname(os.path.dirname(HERE))
@@ -107,6 +107,18 @@ def report(patcher: Any) -> str:
 
 def weights(patcher: Any) -> Dict[str, torch.Tensor]:
     return {key: value.clone() for key, value in patcher.model.state_dict().items()}
+
+
+def part(name: str) -> Any:
+    """A module of the pack."""
+    return importlib.import_module(f"shoal_pack.{name}")
+
+
+def blocks_of(patcher: Any, family: Model) -> List[torch.nn.Module]:
+    """Of a model that is not loaded: a streamed one hides them."""
+    management.unload_all_models()
+    return [block for one in family.lists
+            for block in getattr(patcher.model.diffusion_model, one)]
 
 
 class Case(unittest.TestCase):

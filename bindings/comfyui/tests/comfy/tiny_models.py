@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import comfy.memory_management
 import comfy.model_management as management
@@ -32,34 +32,45 @@ class Model:
             more["attention_mask"] = torch.ones(context.shape[:2])
         return [[context, more]]
 
-    def build(self, dynamic: bool = False) -> Any:
-        """A patcher, of the kind that pages weights if `dynamic`."""
-        config, unet, dtype = self._config, dict(self.unet), self.dtype
-        made = config({**unet, "dtype": dtype})
-        made.set_inference_dtype(dtype, None)
+    def build(self, dynamic: bool = False, stored: Optional[torch.dtype] = None,
+              state: Optional[Dict[str, torch.Tensor]] = None) -> Any:
+        """A patcher, of the kind that pages weights if `dynamic`.
+
+        Its weights are `stored` in another type than it computes in, or are a checkpoint's `state`.
+        """
+        made = self._config({**self.unet, "dtype": stored or self.dtype})
+        made.set_inference_dtype(stored or self.dtype, self.dtype if stored else None)
+        if state is not None and any(key.endswith(".comfy_quant") for key in state):
+            made.quant_config, made.manual_cast_dtype = {"mixed_ops": True}, self.dtype
         model = made.get_model({}, device=torch.device("cpu"))
-        generator = torch.Generator().manual_seed(1)
-        for parameter in model.parameters():
-            parameter.data = (torch.randn(parameter.shape, generator=generator) * 0.05).to(dtype)
+        if state is None:
+            generator = torch.Generator().manual_seed(1)
+            for parameter in model.parameters():
+                parameter.data = (torch.randn(parameter.shape, generator=generator) * 0.05).to(
+                    stored or self.dtype)
+        elif not dynamic:
+            model.load_model_weights(dict(state), "")
         model.eval()
         kind = comfy.model_patcher.ModelPatcher
         if dynamic:
-            model, kind = self._lazy(made, model), comfy.model_patcher.ModelPatcherDynamic
+            model, kind = self._lazy(made, state or model.diffusion_model.state_dict()), \
+                comfy.model_patcher.ModelPatcherDynamic
         patcher = kind(model, load_device=management.get_torch_device(),
                        offload_device=management.unet_offload_device())
-        patcher.cached_patcher_init = (self._again, (dynamic,))
+        patcher.cached_patcher_init = (self._again, (dynamic, stored, state))
         return patcher
 
-    def _again(self, dynamic: bool, disable_dynamic: bool = False) -> Any:
+    def _again(self, dynamic: bool, stored: Optional[torch.dtype],
+               state: Optional[Dict[str, torch.Tensor]], disable_dynamic: bool = False) -> Any:
         """For ComfyUI, which loads a model once more where it needs a copy."""
-        return self.build(dynamic and not disable_dynamic)
+        return self.build(dynamic and not disable_dynamic, stored, state)
 
-    def _lazy(self, made: Any, filled: Any) -> Any:
+    def _lazy(self, made: Any, state: Dict[str, torch.Tensor]) -> Any:
         """The same weights as dynamic mode has them, whose layers take theirs when they load."""
         comfy.memory_management.aimdo_enabled = True
         try:
             model = made.get_model({}, device=torch.device("cpu"))
-            model.load_model_weights(dict(filled.diffusion_model.state_dict()), "")
+            model.load_model_weights(dict(state), "")
         finally:
             comfy.memory_management.aimdo_enabled = False
         return model.eval()

@@ -80,7 +80,8 @@ class LayerStreaming(io.ComfyNode):
                         "ram_disk: what ram_budget_gb does not hold is read in every step."),
                 _size("ram_budget_gb", "Host memory for streamed blocks, in GiB. 0: no limit."),
                 _choice("resident_mode", RESIDENT_MODES, "Which blocks resident_blocks are."),
-                _flag("sage_pv_fp16", "Refused for now."),
+                _flag("sage_pv_fp16", "With sage_attention: its product with the values in FP16, "
+                      "also where the package would take FP8."),
                 _flag("auto_config", "Streams as few blocks as the card's memory needs, none if "
                       "all fit, with fewer slots and less pinned memory where it must be. Off: "
                       "all but resident_blocks, exactly as asked for.", False),

@@ -61,9 +61,9 @@ class Options:
             raise Refused("disk_cache: without a ram_budget_gb all streamed blocks stay in host "
                           "memory, and nothing is read from disk. Give a budget, or leave "
                           "disk_cache empty")
-        if self.sage_pv_fp16:
-            raise Refused("sage_pv_fp16 is not there yet: turn it off, or start ComfyUI with "
-                          "--use-sage-attention and its own kernels")
+        if self.sage_pv_fp16 and not self.sage_attention:
+            raise Refused("sage_pv_fp16 is a way to compute sage_attention: turn that on too, or "
+                          "this off")
         if self.sage_attention and importlib.util.find_spec("sageattention") is None:
             raise Refused("sage_attention needs the package sageattention in ComfyUI's Python: "
                           "install it, or turn sage_attention off")

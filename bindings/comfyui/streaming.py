@@ -19,6 +19,7 @@ import comfy.model_management
 import torch
 from comfy.patcher_extension import CallbacksMP, WrappersMP, add_wrapper_with_key
 
+from . import attention
 from . import host as hosts
 from .capture import block_bytes
 from .families import Family, Place, Unsupported, find
@@ -364,10 +365,7 @@ def stream(model: Any, options: Options) -> Any:
         order = [place for at, place in enumerate(places) if at not in kept]
         least = len(order)
     patcher = _attach(model, Session(model, family, order, least, options, grows))
-    if options.sage_attention:
-        from comfy.ldm.modules.attention import attention_sage
-
-        patcher.set_model_optimized_attention(attention_sage)
+    attention.use(patcher, options)
     return patcher
 
 

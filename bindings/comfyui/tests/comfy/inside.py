@@ -296,7 +296,7 @@ class Choosing(Case):
 class Refusals(Case):
     def test_what_cannot_be_done_is_said(self) -> None:
         patcher = build(FAMILIES["Wan"])
-        for inputs, words in (({"sage_pv_fp16": True}, "sage_pv_fp16"),
+        for inputs, words in (({"sage_pv_fp16": True}, "sage_attention"),
                               ({"disk_cache": "/x"}, "ram_disk"),
                               ({"sage_attention": True}, "sageattention"),
                               ({"resident_blocks": 5}, "nothing would be streamed"),

@@ -177,6 +177,44 @@ class HostFormat(Case):
                 len(host_of(tight)._patches._near or ()))), baked)
             self.assertEqual(set(held), {count})
 
+    def test_zeros_that_comfyui_has_not_made_yet_are_patched(self) -> None:
+        family = FAMILIES["Wan"]
+        pictures = []
+        for form in (None, "compute", "storage"):
+            patcher = build(family)
+            for block in blocks_of(patcher, family):
+                bias = block.ffn[0].bias
+                block.ffn[0].bias = torch.nn.Parameter(
+                    torch.empty(bias.shape, dtype=bias.dtype, device="meta"), requires_grad=False)
+            patched = patcher.clone()
+            assert patched.add_patches({
+                f"diffusion_model.blocks.{at}.ffn.0.bias": ("diff", (torch.ones(bias.shape),))
+                for at in range(5)}, 0.5)
+            if form is None and DYNAMIC:
+                continue
+            pictures.append(sample(stream(patched, host_format=form) if form else patched, family))
+        for one in pictures[1:]:
+            self.same(one, pictures[0])
+
+    def test_an_interrupt_leaves_no_patches_behind(self) -> None:
+        family = FAMILIES["Wan"]
+        patcher = build(family)
+        before = weights(patcher)
+        streamed = small_lora(stream(patcher, host_format="storage"), family, 1)
+        picture = sample(streamed, family)
+
+        def interrupt(*_: Any) -> None:
+            self.assertTrue(host_of(streamed)._patches._near)
+            raise management.InterruptProcessingException()
+
+        with self.assertRaises(management.InterruptProcessingException):
+            sample(streamed, family, callback=interrupt)
+        self.assertIsNone(host_of(streamed)._patches._near)
+        self.assertEqual(host_of(streamed).store.stats.device_bytes, 0)
+        management.unload_all_models()  # whose other layers are patched in place
+        self.untouched(patcher, before)
+        self.same(sample(streamed, family), picture)
+
     def test_a_device_without_room_for_patches_gets_them_at_each_use(self) -> None:
         family = FAMILIES["Wan"]
         patches = part("patches")
@@ -316,6 +354,20 @@ class DiskCache(Case):
         self.assertGreaterEqual(written[1], sum(sizes))
         self.assertLess(written[1], sum(sizes) + 4096 * len(sizes))
         files.file.close()
+
+    def test_tensors_begin_where_they_can_be_read_past_the_page_cache(self) -> None:
+        cache = part("cache").Cache(self.folder)
+        tensors = [torch.randn(count) for count in (1, 5000, 3)]
+        tensors.append(tensors[0].to(torch.float8_e4m3fn).reshape(()))
+        offsets = [cache.write(one) for one in tensors]
+        cache.flush()
+        self.assertEqual(offsets, [0, 4096, 4096 + 20480, 4096 + 24576])
+        with open(cache.path, "rb") as file:
+            for one, offset in zip(tensors, offsets):
+                file.seek(offset)
+                self.assertEqual(file.read(one.nbytes),
+                                 one.reshape(-1).view(torch.uint8).numpy().tobytes())
+        cache.close()
 
     def test_a_folder_that_will_not_do_is_named(self) -> None:
         family = FAMILIES["Wan"]

@@ -132,7 +132,9 @@ class Host:
                                   f"asked for: {attempt['buffer']} buffer, "
                                   f"{store.stats.prefetch_slots} slots")
             return store
-        raise Refused(f"the budgets are too small: {failure}")
+        beside = (f", and {copied_bytes / GIB:.2f} GiB beside it for weights that no file has: "
+                  "give disk_cache" if copied_bytes else "")
+        raise Refused(f"the budgets are too small: {failure}{beside}")
 
     def _pin(self, pin: str, blocks: Any, device: Any, options: Options) -> str:
         """Within ComfyUI's limit of pinned memory, where there is one."""

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import unittest.mock
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict
 
 import support
 from support import (DYNAMIC, FAMILIES, Case, Model, blocks_of, build, each_family, lora, main,

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import comfy.model_management
 import torch
-from comfy.patcher_extension import CallbacksMP, WrappersMP, add_wrapper_with_key
+from comfy.patcher_extension import CallbacksMP, WrappersMP
 
 from . import attention
 from . import host as hosts
@@ -91,8 +91,7 @@ class Session:
 
     # ---- how much is streamed ----
 
-    def choose(self, patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> None:
-        """Before ComfyUI loads the model for a run."""
+    def _choose(self, patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> None:
         if self.grows and _limited(patcher):
             self.grow(patcher, _room(patcher, noise_shape, conds))
         patcher.get_attachment(KEY).name(patcher)
@@ -143,9 +142,12 @@ class Session:
 
     # ---- callbacks ----
 
-    def on_prepare(self, executor: Any, patcher: Any, *args: Any, **kwargs: Any) -> Any:
+    def on_prepare(self, executor: Any, patcher: Any, noise_shape: Any, conds: Any, *args: Any,
+                   **kwargs: Any) -> Any:
+        """Before ComfyUI loads the model for a run."""
         self._check(patcher)  # while nothing is patched that a refusal would leave behind
-        return executor(patcher, *args, **kwargs)
+        self._choose(patcher, noise_shape, conds)
+        return executor(patcher, noise_shape, conds, *args, **kwargs)
 
     def on_load(self, patcher: Any, _device: Any, budget: float, *_: Any) -> None:
         self._check(patcher)
@@ -305,15 +307,6 @@ def _without_prefetch(executor: Any, *args: Any, **kwargs: Any) -> Any:
     return executor(*args, **kwargs)
 
 
-def _choosing(executor: Any, patcher: Any, noise_shape: Any, conds: Any, *args: Any,
-              **kwargs: Any) -> Any:
-    """A function, not a method: ComfyUI copies a model's options deeply."""
-    binding = patcher.get_attachment(KEY)
-    if binding is not None:
-        binding.session.choose(patcher, noise_shape, conds)
-    return executor(patcher, noise_shape, conds, *args, **kwargs)
-
-
 def _attach(model: Any, session: Session) -> Any:
     patcher = model.clone()
     binding = Binding(session)
@@ -328,8 +321,6 @@ def _attach(model: Any, session: Session) -> Any:
         patcher.add_callback_with_key(name, KEY, call)
     patcher.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, session.on_prepare)
     patcher.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, _without_prefetch)
-    add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, _choosing, patcher.model_options,
-                         is_model_options=True)
     return patcher
 
 

@@ -170,7 +170,7 @@ class HostFormat(Case):
         self.assertGreater(min(held), 20)
         self.assertIsNone(host_of(streamed)._patches._near)
         for slots, count in ((3.5, min(held)), (2.2, 0)):
-            tight = small_lora(stream(patcher, host_format="storage",
+            tight = small_lora(stream(patcher, host_format="storage", auto_config=True,
                                       vram_budget_gb=slots * max(sizes) / GIB), family, 1)
             held.clear()
             self.same(sample(tight, family, callback=lambda *_: held.append(

@@ -78,6 +78,7 @@ class Session:
         self.places = tuple(place for place in self.family.places if place in chosen)
         self._indices: Dict[Place, int] = {place: at for at, place in enumerate(self.places)}
 
+    @torch.compiler.disable  # or it is compiled for one block after the other
     def streams(self, place: Place) -> bool:
         return place in self._indices
 
@@ -294,7 +295,9 @@ def _patch(patcher: Any, session: Session, place: Place) -> None:
             return iter(())
         return type(block).named_modules(block, *args, **kwargs)
 
-    patcher.add_object_patch(f"{place.path}.forward", run)
+    # The function itself is not compiled, what it calls may be: blocks that are not streamed.
+    patcher.add_object_patch(f"{place.path}.forward",
+                             torch.compiler.disable(run, recursive=False))
     patcher.add_object_patch(f"{place.path}._apply", apply)
     patcher.add_object_patch(f"{place.path}.named_modules", named_modules)
 

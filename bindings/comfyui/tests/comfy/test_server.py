@@ -54,6 +54,19 @@ class Workflows(unittest.TestCase):
                     nodes = {"shoal": node}
                     self.assertEqual(self.digest(workflow(family, nodes, "shoal")), plain)
 
+    def test_a_run_after_one_that_failed_is_right(self) -> None:
+        """Out of memory, ComfyUI unloads all models; interrupted, none."""
+        plain = self.digest(workflow("Wan", {}, "tiny"))
+        for interrupt, slots in ((False, 4), (True, 5)):
+            nodes = {"shoal": shoal("ShoalLayerStreaming", auto_config=False,
+                                    prefetch_slots=slots)}
+            failing = {**nodes, "failing": {"class_type": "TestFailing", "inputs": {
+                "model": ["shoal", 0], "interrupt": interrupt}}}
+            done = self.server.run(workflow("Wan", failing, "failing"))
+            self.assertEqual(done["status"]["status_str"], "error")
+            self.assertIn("Got an OOM, unloading all loaded models", self.server.said())
+            self.assertEqual(self.digest(workflow("Wan", nodes, "shoal")), plain)
+
     def test_the_report_is_shown(self) -> None:
         nodes = {"shoal": shoal("ShoalLayerStreaming", auto_config=False)}
         prompt = workflow("Wan", nodes, "shoal")

@@ -1,4 +1,5 @@
-"""Nodes for the tests of the server: a tiny model and what it samples from, and a latent's hash."""
+"""Nodes for the tests of the server: a tiny model and what it samples from, a latent's hash, and
+what goes wrong."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import sys
 from typing import Any, List, Type
 
 import torch
+from comfy.model_management import InterruptProcessingException
 from comfy_api.latest import ComfyExtension, io, ui
 
 sys.path.append(os.environ["SHOAL_COMFY_TESTS"])
@@ -41,9 +43,30 @@ class Digest(io.ComfyNode):
         return io.NodeOutput(ui=ui.PreviewText(hashlib.sha256(data).hexdigest()))
 
 
+class Failing(io.ComfyNode):
+    """Runs out of memory, or is interrupted, within a block of the second step."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(node_id="TestFailing", inputs=[
+            io.Model.Input("model"), io.Boolean.Input("interrupt")], outputs=[io.Model.Output()])
+
+    @classmethod
+    def execute(cls, model: Any, interrupt: bool) -> io.NodeOutput:
+        model, key, calls = model.clone(), "diffusion_model.blocks.3.ffn.forward", iter((0,))
+        inside = model.get_model_object(key)
+
+        def forward(*args: Any) -> Any:
+            for _ in calls:
+                return inside(*args)
+            raise InterruptProcessingException() if interrupt else torch.OutOfMemoryError("full")
+        model.add_object_patch(key, forward)
+        return io.NodeOutput(model)
+
+
 class Extension(ComfyExtension):
     async def get_node_list(self) -> List[Type[io.ComfyNode]]:
-        return [Tiny, Digest]
+        return [Tiny, Digest, Failing]
 
 
 async def comfy_entrypoint() -> Extension:

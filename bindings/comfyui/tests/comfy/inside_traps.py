@@ -28,6 +28,7 @@ import shoal.torch
 from comfy_api.torch_helpers import set_torch_compile_wrapper
 from comfy_extras.nodes_custom_sampler import Guider_DualModel
 from comfy_extras.nodes_torch_compile import TorchCompileModel
+from inside_knobs import small_lora
 
 WAN = FAMILIES["Wan"]
 
@@ -244,6 +245,13 @@ class Failing(Trap):
         self.before = weights(self.patcher)
         self.plain = sample(self.patcher, WAN)
         self.streamed = stream(self.patcher)
+        self.expected = self.plain
+
+    def goes_on(self) -> None:
+        self.at_rest(self.streamed)
+        self.same(sample(self.streamed, WAN), self.expected)
+        self.same(sample(self.patcher, WAN), self.plain)
+        self.untouched(self.patcher, self.before)
 
     def test_memory_is_out_within_a_block(self) -> None:
         for calls in (0, 2):
@@ -254,7 +262,7 @@ class Failing(Trap):
                     sample(self.streamed, WAN)
             self.at_rest(self.streamed)
             management.unload_all_models()
-            self.recovers(self.streamed, self.plain, self.patcher, self.before)
+            self.goes_on()
 
     def test_memory_is_out_for_slots(self) -> None:
         for _ in range(2):  # before anything was read, and after
@@ -262,7 +270,7 @@ class Failing(Trap):
                 with self.assertRaisesRegex(torch.OutOfMemoryError, "slots"):
                     sample(self.streamed, WAN)
             management.unload_all_models()
-            self.recovers(self.streamed, self.plain, self.patcher, self.before)
+            self.goes_on()
 
     def test_memory_is_out_while_a_lora_is_baked(self) -> None:
         """An interrupt too, which ComfyUI lets pass in the middle of a load."""
@@ -292,7 +300,7 @@ class Failing(Trap):
                 with mock.patch.object(shoal.Store, name, after(calls, error, inside)):
                     with self.assertRaisesRegex(shoal.Error, "own words"):
                         sample(self.streamed, WAN)
-                self.recovers(self.streamed, self.plain, self.patcher, self.before)
+                self.goes_on()
 
     def test_a_store_that_cannot_be_suspended_is_made_again(self) -> None:
         sample(self.streamed, WAN)
@@ -307,7 +315,7 @@ class Failing(Trap):
         self.assertTrue(store.closed)
         self.assertLessEqual(management.TOTAL_PINNED_MEMORY, pinned)  # ComfyUI may have it again
         self.assertIn("last run failed", report(self.streamed))
-        self.recovers(self.streamed, self.plain, self.patcher, self.before)
+        self.goes_on()
 
     def test_a_failure_within_a_block_is_the_one_that_is_said(self) -> None:
         """Though the store fails too, as it does when a device is lost."""
@@ -317,7 +325,25 @@ class Failing(Trap):
                 mock.patch.object(shoal.Store, "suspend", after(0, error, shoal.Store.suspend)), \
                 self.assertLogs("shoal", "ERROR"), self.assertRaisesRegex(ValueError, "first"):
             sample(self.streamed, WAN)
-        self.recovers(self.streamed, self.plain, self.patcher, self.before)
+        self.goes_on()
+
+
+class FailingPatched(Failing):
+    """With what is on the device beside slots: the matrices of LoRA that is not baked."""
+
+    test_memory_is_out_for_slots = test_a_store_that_fails = None
+    test_memory_is_out_while_a_lora_is_baked = None
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.streamed = small_lora(stream(self.patcher, host_format="storage"), WAN, 1)
+        self.expected = sample(self.streamed, WAN)
+        self.assertFalse(torch.equal(self.expected, self.plain))
+
+    def goes_on(self) -> None:
+        host = self.streamed.get_attachment("shoal").host
+        self.assertIsNone(host._patches._near)
+        super().goes_on()
 
 
 def at_step(step: int, call: Callable[[], Any]) -> Callable[..., None]:
@@ -608,6 +634,7 @@ class Long(Trap):
             held[name] = self.random.choice((
                 lambda one: stream(one), lambda one: swap(one, 2),
                 lambda one: stream(one, resident_blocks=1, buffer_mode="single"),
+                lambda one: stream(one, host_format="storage"),
                 lambda one: stream(one, wire="packed", pin_memory=False)))(self.patchers[name])
         used = lora(held[name], family, seed) if seed else held[name]
         chance = self.random.random()

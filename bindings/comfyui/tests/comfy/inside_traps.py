@@ -91,17 +91,17 @@ class Compiled(Trap):
     def test_blocks_run_as_they_are_and_the_rest_is_compiled(self) -> None:
         patcher = build(WAN)
         before = weights(patcher)
-        plain = sample(patcher, WAN, steps=2)
+        plain = sample(patcher, WAN, steps=1)
         for streamed in self.orders(patcher):
             with self.assertLogs("shoal", "WARNING") as said:
-                first = sample(streamed, WAN, steps=2)
+                first = sample(streamed, WAN, steps=1)
             self.assertIn("not compiled", " ".join(said.output))
             self.same(first, plain)
             with self.graphs() as counted:
-                self.same(sample(streamed, WAN, steps=2), plain)
+                self.same(sample(streamed, WAN, steps=1), plain)
             self.assertEqual(counted, [0])  # nothing is compiled again in later runs
             self.at_rest(streamed)
-            self.same(sample(patcher, WAN, steps=2), plain)
+            self.same(sample(patcher, WAN, steps=1), plain)
             self.untouched(patcher, before)
 
     def test_blocks_that_are_not_streamed_are_compiled(self) -> None:
@@ -135,10 +135,10 @@ class Compiled(Trap):
     def test_blocks_compiled_one_by_one_run_as_they_are(self) -> None:
         keys = [f"diffusion_model.blocks.{at}" for at in range(5)]
         patcher = build(WAN)
-        plain = sample(patcher, WAN, steps=2)
+        plain = sample(patcher, WAN, steps=1)
         for streamed in self.orders(patcher, keys=keys):
-            self.same(sample(streamed, WAN, steps=2), plain)
-            self.same(sample(patcher, WAN, steps=2), plain)
+            self.same(sample(streamed, WAN, steps=1), plain)
+            self.same(sample(patcher, WAN, steps=1), plain)
             self.at_rest(streamed)
 
     def test_a_warning_is_said_though_the_model_ran_before(self) -> None:
@@ -293,7 +293,7 @@ class Failing(Trap):
             self.same(sample(patched, WAN), baked)
 
     def test_a_store_that_fails(self) -> None:
-        for status in (shoal.Status.MEMORY, shoal.Status.DEVICE, shoal.Status.IO):
+        for status in (shoal.Status.MEMORY, shoal.Status.DEVICE):
             error = shoal.Error(status, "the store's own words")
             for name, calls in (("acquire", 0), ("acquire", 7), ("resume", 0)):
                 inside = getattr(shoal.Store, name)

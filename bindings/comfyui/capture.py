@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .cache import Cache
 from .options import GIB, Options, Refused
-from .patches import Patches
+from .patches import Patches, patched
 
 
 class Entry(NamedTuple):
@@ -140,7 +140,7 @@ class Capture:
         if not _plain(slots[name]) and not is_traceable_wrapper_subclass(slots[name]):
             raise Refused(f"{key} is a {type(slots[name]).__name__}, whose bytes shoal cannot "
                           "ship: load the model from safetensors instead, or turn the node off")
-        value = self._value(key, slots, name)
+        value = self._value(key, module, slots, name)
         dtype = getattr(module, f"{name}_comfy_model_dtype", None)
         if dtype == value.dtype or not _plain(value) or not value.is_floating_point():
             dtype = None
@@ -159,7 +159,8 @@ class Capture:
             entries.append(Entry(key, module, slots, name, len(parts),
                                  _wrapper_builder(value, parts), dtype))
 
-    def _value(self, key: str, slots: Dict[str, Any], name: str) -> torch.Tensor:
+    def _value(self, key: str, module: torch.nn.Module, slots: Dict[str, Any],
+               name: str) -> torch.Tensor:
         """The weight as it is, or patched."""
         value = slots[name]
         if getattr(value, "is_meta", False):  # ComfyUI's zeros, not made yet
@@ -168,8 +169,7 @@ class Capture:
             if self._from_files and self._cache is None:
                 raise self._has_no_file(key)
             with _in_place_of(slots, name, value):
-                value = self._patcher.patch_weight_to_device(
-                    key, device_to=self._patcher.load_device, return_weight=True)
+                value = patched(self._patcher, key, module, name)
         return value.detach()
 
     def _has_no_file(self, key: str) -> Refused:
@@ -256,9 +256,9 @@ def swapped(block: Block, tensors: Sequence[torch.Tensor], patches: Patches) -> 
             _put(entry, entry.build(tensors[at:at + entry.count]))
             at += entry.count
         for entry in block.entries:  # what was not done when they were captured
-            patched = patches.apply(entry.key)
-            if patched is not None:
-                _put(entry, patched)
+            value = patches.apply(entry.key, entry.module, entry.name)
+            if value is not None:
+                _put(entry, value)
             if entry.dtype is not None:
                 _put(entry, entry.slots[entry.name].to(dtype=entry.dtype))
         yield

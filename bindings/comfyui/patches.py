@@ -1,8 +1,8 @@
 """Patches of weights (LoRA and the like) that are applied on the device, at each use of a block.
 
 For host_format 'storage'. The arithmetic is ComfyUI's own: the patcher is asked for the patched
-weight while the one that was shipped is in its module's place. What is here is where the patches'
-own tensors lie meanwhile.
+weight while the one that was shipped is in its module's place. What else is here is where the
+patches' own tensors lie meanwhile.
 
 They are copied to the device once a run, if there is room for them (`room`): a copy at each use, as
 ComfyUI's own would be, comes from pageable memory and holds the device up. Patches that do not fit,
@@ -18,6 +18,7 @@ import logging
 import weakref
 from typing import Any, Callable, Dict, Iterable, Optional, Sequence
 
+import comfy.lora
 import comfy.model_management
 import torch
 from comfy.weight_adapter.base import WeightAdapterBase
@@ -32,6 +33,33 @@ def of_places(patcher: Any, places: Iterable[Place]) -> Dict[str, Any]:
     """The patcher's patches of these blocks, by the weight's name."""
     prefixes = tuple(place.path + "." for place in places)
     return {key: value for key, value in patcher.patches.items() if key.startswith(prefixes)}
+
+
+LEAST_PAGED_BYTES = 16 << 10  # smaller modules are patched before, in dynamic mode as well
+
+
+def _patched_at_use(patcher: Any, key: str, module: torch.nn.Module, weight: torch.Tensor,
+                    dtype: torch.dtype) -> bool:
+    """Whether ComfyUI would patch this weight at each use and compute with just what that gives.
+
+    In dynamic mode, unless weights are of another type than is computed in: it rounds those when
+    they stay on the device, and results differ from one use to the next.
+    """
+    return (patcher.is_dynamic() and type(weight) in (torch.Tensor, torch.nn.Parameter)
+            and hasattr(module, "comfy_cast_weights")
+            and comfy.model_management.module_size(module) > LEAST_PAGED_BYTES
+            and getattr(patcher.model, "manual_cast_dtype", None) in (None, dtype)
+            and comfy.lora.calculate_shape(patcher.patches[key], weight, key) == weight.shape)
+
+
+def patched(patcher: Any, key: str, module: torch.nn.Module, name: str) -> torch.Tensor:
+    """The weight that the module has now, patched on the device as ComfyUI would in its mode."""
+    weight, device = getattr(module, name), patcher.load_device
+    dtype = getattr(module, f"{name}_comfy_model_dtype", None) or weight.dtype
+    if not _patched_at_use(patcher, key, module, weight, dtype):
+        return patcher.patch_weight_to_device(key, device_to=device, return_weight=True)
+    weight = weight.detach().to(device=device, dtype=dtype, copy=True)  # patched in place
+    return comfy.lora.calculate_weight(patcher.patches[key], weight, key, intermediate_dtype=dtype)
 
 
 def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -89,7 +117,7 @@ class Patches:
         self._own: Dict[str, Any] = {}
         self._near: Optional[Dict[str, Any]] = None
 
-    def apply(self, key: str) -> Optional[torch.Tensor]:
+    def apply(self, key: str, module: torch.nn.Module, name: str) -> Optional[torch.Tensor]:
         """The weight patched, by what its module holds now; None if it has no patches."""
         if key not in self._own:
             return None
@@ -98,8 +126,7 @@ class Patches:
             self._near = self._placed(patcher.load_device)
         theirs, patcher.patches = patcher.patches, self._near
         try:
-            return patcher.patch_weight_to_device(key, device_to=patcher.load_device,
-                                                  return_weight=True)
+            return patched(patcher, key, module, name)
         finally:
             patcher.patches = theirs
 

@@ -28,6 +28,7 @@ from .options import (MARGIN_BYTES, Options, Refused, is_limit, residents, sprea
 
 KEY = "shoal"
 KEY_COMPILE = "torch.compile"  # of the wrapper that ComfyUI compiles models by
+RING_SHARE = 0.125  # of the blocks' memory, that more than two slots may take
 log = logging.getLogger("shoal")
 
 
@@ -103,7 +104,10 @@ class Session:
         return comfy.model_management.module_size(patcher.model) - sum(self.sizes)
 
     def _ring_bytes(self, count: int) -> int:
-        return min(self.options.slots, count) * max(self._bytes.values())
+        """About what streaming takes: slots of packed blocks, and one of them unpacked."""
+        slots = min(self.options.slots, count)
+        unpacked = 0.5 if self.options.wire == "packed" and count else 0.0
+        return int((slots + unpacked) * max(self._bytes.values()))
 
     def _taken(self, patcher: Any, count: int) -> int:
         """On the device, if so many blocks are streamed."""
@@ -119,10 +123,10 @@ class Session:
         now, other = len(self.places), self._other_bytes(patcher)
         if self.options.vram_budget_gb:
             room = min(room, other + self.options.vram_budget_gb * hosts.GIB)
-        count = stream_count(now, [self._bytes[place] for place in self.order], other,
-                             self._ring_bytes(len(self.order)), room)
-        if count == len(self.order) and self.options.auto_config:
-            self._fewer_slots(room - other)
+        sizes = [self._bytes[place] for place in self.order]
+        if self.options.auto_config and (now or other + sum(sizes) > room):
+            self._fit_slots(room - other)
+        count = stream_count(now, sizes, other, self._ring_bytes(len(self.order)), room)
         if count == now:
             return False
         if self._least:
@@ -131,15 +135,19 @@ class Session:
         self._stream(count)
         return True
 
-    def _fewer_slots(self, room: float) -> None:
-        """Where not even a ring of as many slots fits as were asked for."""
-        slots = int(room / max(self._bytes.values()))
-        if slots >= self.options.slots or self.options.buffer_mode == "single":
+    def _fit_slots(self, room: float) -> None:
+        """Fewer slots, where many take too much from the blocks that could stay: two keep a link
+        as busy as more do where it is copies that are waited for."""
+        slots, largest = self.options.slots, max(self._bytes.values())
+        if slots * largest <= room * RING_SHARE:
             return
-        log.warning("shoal: prefetch_slots is %d instead of %d: the device holds no more",
-                    max(1, slots), self.options.slots)
-        self.options = dataclasses.replace(
-            self.options, **({"prefetch_slots": slots} if slots > 1 else {"buffer_mode": "single"}))
+        fitting = min(slots, 2 if 2 * largest <= room else 1)
+        if fitting == slots:
+            return
+        log.info("shoal: prefetch_slots is %d instead of %d: the device holds little more",
+                 fitting, slots)
+        self.options = dataclasses.replace(self.options, **(
+            {"prefetch_slots": fitting} if fitting > 1 else {"buffer_mode": "single"}))
 
     # ---- callbacks ----
 

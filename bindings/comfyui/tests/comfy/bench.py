@@ -7,7 +7,8 @@ For each case: a checkpoint of random weights and a real model's sizes; ComfyUI'
 its legacy mode, each in a process of its own; each with and without the node; on a card that seems
 to have just so much memory, since ballast holds the rest. Prints one line of JSON a measurement:
 seconds a step are the median of all but the first, memory is what the driver says is in use beside
-the ballast, and the latent's hash tells whether bits differ.
+the ballast, and the latent's hash tells whether bits differ. The case soak:N:CASE... is N
+generations of these in a seeded order, on the whole card.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from bench_models import CASES, path
 from server import Server
@@ -69,12 +71,22 @@ class Card:
         for held in self._held:
             self._call("cuMemFree_v2", held)
         self._held.clear()
-        size = self.free() - wanted if wanted else 0
-        if size > 0:
+        while wanted and self.free() > wanted:
             held = ctypes.c_uint64()
+            size = min(GIB, self.free() - wanted)  # one large piece may not be free
             self._call("cuMemAlloc_v2", ctypes.byref(held), ctypes.c_size_t(size))
             self._held.append(held)
+            if size < GIB:
+                break
         return self.free()
+
+    def settled(self) -> int:
+        """What is free, when that has not changed for a while."""
+        now, before, end = self.free(), -1, time.monotonic() + 20
+        while now != before and time.monotonic() < end:
+            time.sleep(0.5)
+            now, before = self.free(), now
+        return now
 
 
 class Watch(threading.Thread):
@@ -133,6 +145,8 @@ class Bench:
         node, lora = NODES[name]
         self.server.ask("/free", {"unload_models": True, "free_memory": True})
         time.sleep(1)
+        self._card.leave(0)
+        self._card.settled()
         # What the process has already, its context, counts as well.
         own = self._whole - self._card.leave(0)
         room = self._card.leave(int(cap_gib * GIB) - own) + own if cap_gib else self._whole
@@ -145,6 +159,32 @@ class Bench:
             found = {"failed": str(error)[:200]}
         print(json.dumps({"case": case, "mode": self._mode, "cap_gib": cap_gib, "with": name,
                           **found, "peak_gib": round((room - self._watch.take()) / GIB, 3)}),
+              flush=True)
+
+
+    def soak(self, cases: Sequence[str], count: int) -> None:
+        """Generations with models, LoRA, the node and interrupts in a seeded order. Prints what
+        is in use after every tenth, and each hash once."""
+        chance, hashes, failed = random.Random(5), {}, []
+        for run in range(count):
+            case, name = chance.choice(cases), chance.choice(("all", "packed", "all+lora", "plain"))
+            if chance.random() < 0.2:
+                threading.Timer(chance.random() * 3, self.server.ask, ("/interrupt", {})).start()
+            self._runs += 1
+            try:
+                text = self.server.text(workflow(case, *NODES[name], self._runs), "sampler")
+                found = json.loads(text)
+                hashes.setdefault(f"{case} {name}", set()).add(found["hash"])
+            except AssertionError as error:
+                failed.append(str(error)[:80])
+            if run % 10 == 9:
+                print(json.dumps({
+                    "mode": self._mode, "runs": run + 1,
+                    "rss_gib": round(self.server.rss() / GIB, 3),
+                    "device_gib": round((self._whole - self._card.settled()) / GIB, 3),
+                    "counted_pinned_gib": round(found["counted_pinned"] / GIB, 3)}), flush=True)
+        print(json.dumps({"mode": self._mode, "failed": failed,
+                          "hashes": {key: sorted(value) for key, value in hashes.items()}}),
               flush=True)
 
 
@@ -165,11 +205,16 @@ def main() -> int:
     folder = os.path.abspath(sys.argv[2])
     cases = [one.split(":") for one in sys.argv[3:] or CASES]
     subprocess.run([os.environ["COMFYUI_PYTHON"], os.path.join(HERE, "bench_models.py"), folder,
-                    *(case for case, *_ in cases)], check=True)
+                    *(case for case, *_ in cases if case != "soak"),
+                    *(name for case, *names in cases if case == "soak" for name in names[1:])],
+                   check=True)
     for mode in MODES:
         bench = Bench(card, watch, mode, folder)
         try:
             for case, *names in cases:
+                if case == "soak":
+                    bench.soak(names[1:], int(names[0]))
+                    continue
                 for cap in CASES[case].caps_gib:
                     for name in names or ("plain", "shoal"):
                         bench.measure(case, cap, name)

@@ -17,6 +17,7 @@ class Case(NamedTuple):
     latent: Tuple[int, ...]
     context: Tuple[int, ...]
     caps_gib: Tuple[float, ...]  # what the card seems to have; 0: all of it
+    dtype: str = "bfloat16"
     fp8: bool = False  # the blocks' matrices, with a scale each
 
 
@@ -37,11 +38,13 @@ CASES = {
                   "adaln_lora_dim": 256},
         (1, 16, 1, 128, 128), (1, 512, 1024), (3.0, 0.0)),
     # 14B, half as deep: 832x480, 5 frames, and 33.
-    "wan": Case("WAN21_T2V", _WAN, (1, 16, 2, 60, 104), (1, 512, 4096), (6.0, 10.0, 0.0)),
-    "wan_long": Case("WAN21_T2V", _WAN, (1, 16, 9, 60, 104), (1, 512, 4096), (6.0,)),
+    "wan": Case("WAN21_T2V", _WAN, (1, 16, 2, 60, 104), (1, 512, 4096), (6.0, 10.0, 0.0),
+                "float16"),
+    "wan_long": Case("WAN21_T2V", _WAN, (1, 16, 9, 60, 104), (1, 512, 4096), (6.0, 0.0),
+                     "float16"),
     # Half as deep: 1024x1024.
     "qwen": Case("QwenImage", _QWEN, (1, 16, 1, 128, 128), (1, 64, 3584), (6.0, 12.0, 0.0)),
-    "qwen_fp8": Case("QwenImage", _QWEN, (1, 16, 1, 128, 128), (1, 64, 3584), (4.0, 0.0), True),
+    "qwen_fp8": Case("QwenImage", _QWEN, (1, 16, 1, 128, 128), (1, 64, 3584), (4.0, 0.0), fp8=True),
 }
 
 
@@ -66,15 +69,16 @@ def make(folder: str, name: str) -> None:
     import torch
 
     case = CASES[name]
-    made = getattr(supported, case.model)({**case.unet, "dtype": torch.bfloat16})
-    made.set_inference_dtype(torch.bfloat16, None)
+    dtype = getattr(torch, case.dtype)
+    made = getattr(supported, case.model)({**case.unet, "dtype": dtype})
+    made.set_inference_dtype(dtype, None)
     model = made.get_model({}, device=torch.device("meta")).diffusion_model
     generator = torch.Generator("cuda").manual_seed(1)
     tensors = {}
     for key, value in model.named_parameters():
         filled = _random(tuple(value.shape), key, generator, torch)
         if not case.fp8 or not _quantised(key, value):
-            tensors[key] = filled.to(torch.bfloat16).cpu()
+            tensors[key] = filled.to(dtype).cpu()
             continue
         scale = filled.abs().max() / 448
         tensors[key] = (filled / scale).to(torch.float8_e4m3fn).cpu()

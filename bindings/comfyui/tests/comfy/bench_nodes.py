@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any, List, Type
 
+import comfy.model_management as management
 import comfy.sample
 import torch
 from comfy_api.latest import ComfyExtension, io, ui
@@ -71,6 +72,7 @@ class Timed(io.ComfyNode):
                  "finite": bool(torch.isfinite(latent).all()),
                  "hash": hashlib.sha256(latent.float().cpu().contiguous().numpy().tobytes())
                  .hexdigest()[:12]}
+        found["counted_pinned"] = management.TOTAL_PINNED_MEMORY
         binding = model.get_attachment("shoal")
         if binding is not None:
             found["streamed"] = len(binding.session.places)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import sys
 import unittest.mock
 from typing import Any
@@ -35,12 +36,12 @@ class Streaming(Case):
         self.untouched(patcher, before)
 
     @each_family
-    def test_lora_is_that_of_a_model_patched_before(self, family: Model) -> None:
+    def test_lora_is_that_of_the_model_alone(self, family: Model) -> None:
         patcher = build(family)
         before = weights(patcher)
         plain = sample(patcher, family)
-        eager = family.build()
-        baked = [sample(lora(eager, family, seed), family) for seed in (1, 2)]
+        alone = build(family)
+        baked = [sample(lora(alone, family, seed), family) for seed in (1, 2)]
         self.assertFalse(torch.equal(baked[0], plain))
         for seed in (1, 2):
             self.same(sample(stream(lora(patcher, family, seed)), family), baked[seed - 1])
@@ -215,13 +216,13 @@ class Swapping(Case):
 
     def test_more_are_swapped_if_the_rest_does_not_fit(self) -> None:
         family = FAMILIES["Wan"]
-        baked = sample(lora(family.build(), family, 1), family)
+        baked = sample(lora(build(family), family, 1), family)
         patcher = lora(build(family), family, 1)
         before = weights(patcher)
         swapped = swap(patcher, 1)
         self.same(sample(swapped, family), baked)
         session = swapped.get_attachment("shoal").session
-        ring = 3 * max(session.sizes)
+        ring = 2 * max(session.sizes)  # which is as many as pay, of so few
         rest = management.module_size(patcher.model) - sum(session.sizes)
         session.grow(swapped, rest + sum(session.sizes[3:]) + ring)
         self.assertEqual(len(session.places), 3)
@@ -258,7 +259,7 @@ class Choosing(Case):
         self.assertIsNone(streamed.get_attachment("shoal").host)
         name = streamed.patches_uuid
         most = count - 1 if len(set(session.sizes)) == 1 else count
-        for self.room, least, most in ((whole - 1, 4, most), (whole, 4, most), (1.0, count, count)):
+        for self.room, least, most in ((whole - 1, 3, most), (whole, 3, most), (1.0, count, count)):
             self.same(sample(streamed, family), plain)
             self.assertTrue(least <= len(session.places) <= most, len(session.places))
             self.assertNotEqual(streamed.patches_uuid, name)
@@ -287,20 +288,23 @@ class Choosing(Case):
         streamed = stream(patcher, auto_config=True, vram_budget_gb=5.5 * block / (1 << 30))
         sample(streamed, family)
         self.assertEqual(len(streamed.get_attachment("shoal").session.places), 0)
-        streamed = stream(patcher, auto_config=True, vram_budget_gb=4.5 * block / (1 << 30))
+        streamed = stream(patcher, auto_config=True, wire="raw",
+                          vram_budget_gb=4.5 * block / (1 << 30))
         sample(streamed, family)
-        # A ring of 3, and 1 stays.
-        self.assertEqual(len(streamed.get_attachment("shoal").session.places), 4)
+        # A ring of 2, and 2 stay.
+        self.assertEqual(len(streamed.get_attachment("shoal").session.places), 3)
 
 
 class Refusals(Case):
     def test_what_cannot_be_done_is_said(self) -> None:
         patcher = build(FAMILIES["Wan"])
-        for inputs, words in (({"sage_pv_fp16": True}, "sage_attention"),
-                              ({"disk_cache": "/x"}, "ram_disk"),
-                              ({"sage_attention": True}, "sageattention"),
-                              ({"resident_blocks": 5}, "nothing would be streamed"),
-                              ({"vram_budget_gb": 1e-6}, "too small")):
+        refused = [({"sage_pv_fp16": True}, "sage_attention"),
+                   ({"disk_cache": "/x"}, "ram_disk"),
+                   ({"resident_blocks": 5}, "nothing would be streamed"),
+                   ({"vram_budget_gb": 1e-6}, "too small")]
+        if importlib.util.find_spec("sageattention") is None:
+            refused.append(({"sage_attention": True}, "sageattention"))
+        for inputs, words in refused:
             with self.subTest(inputs=inputs), self.assertRaisesRegex(ValueError, words):
                 streamed = stream(patcher, **inputs)
                 sample(streamed, FAMILIES["Wan"])

@@ -181,12 +181,13 @@ class Files(Case):
 
     def test_lora_on_files_of_fp8_is_repeatable(self) -> None:
         family = FILES["Wan"]
-        for kind in ("fp8 as it is", "fp8 scaled, by keys", "fp16 in bf16"):
+        # Dynamic mode rounds fp8 that it patches when that stays on the device: no one result.
+        kinds = ("fp16 in bf16",) if DYNAMIC else (
+            "fp8 as it is", "fp8 scaled, by keys", "fp16 in bf16")
+        for kind in kinds:
             with self.subTest(kind=kind):
                 path = self.write("Wan", family, kind)
-                eager = comfy.sd.load_diffusion_model(
-                    path, {"dtype": KINDS[kind][1]} if KINDS[kind][1] else {}, disable_dynamic=True)
-                baked = sample(lora(eager, family, 1), family, steps=1)
+                baked = sample(lora(self.load(path, family, kind), family, 1), family, steps=1)
                 patcher = self.load(path, family, kind)
                 plain = sample(patcher, family, steps=1)
                 self.assertFalse(torch.equal(baked, plain))
@@ -196,6 +197,8 @@ class Files(Case):
                     self.same(sample(streamed, family, steps=1), plain)
 
     def test_blocks_on_disk_are_read_from_their_file(self) -> None:
+        if management.get_torch_device().type == "cuda" and not DYNAMIC:
+            self.skipTest("legacy mode names no files")
         if not comfy_aimdo.control.init():
             self.skipTest("comfy-aimdo cannot be loaded")
         family = FILES["Wan"]
@@ -218,8 +221,8 @@ class Files(Case):
                 with mock.patch.object(shoal.torch, "Store", create):
                     self.same(sample(streamed, family, steps=2), plain)
                 in_memory = [one for one in described if one.path != path]
-                if "scaled" not in kind:  # else biases are cast
-                    self.assertFalse(in_memory)
+                if "scaled" not in kind and not DYNAMIC:  # else biases are cast, or copied
+                    self.assertFalse([one.name for one in in_memory])
                 self.assertFalse([one.name for one in in_memory if one.nbytes > 8192 * 4])
                 stats = streamed.get_attachment("shoal").host.store.stats
                 self.assertGreater(stats.disk_blocks, 0)

@@ -105,6 +105,8 @@ class HostFormat(Case):
     @each_family
     @torch.inference_mode()  # as ComfyUI's nodes run
     def test_both_are_the_same_bits_of_quantised_weights(self, family: Model) -> None:
+        if management.get_torch_device().type == "cuda" and family.dtype == torch.float32:
+            self.skipTest("a card's FP8 products do not give FP32")
         kinds = {type(value) for block in blocks_of(build_quantised(family), family)
                  for value in block.parameters()}
         self.assertTrue(any(issubclass(kind, QuantizedTensor) for kind in kinds))
@@ -170,7 +172,7 @@ class HostFormat(Case):
         self.assertGreater(min(held), 20)
         self.assertIsNone(host_of(streamed)._patches._near)
         for slots, count in ((3.5, min(held)), (2.2, 0)):
-            tight = small_lora(stream(patcher, host_format="storage", auto_config=True,
+            tight = small_lora(stream(patcher, host_format="storage", auto_config=True, wire="raw",
                                       vram_budget_gb=slots * max(sizes) / GIB), family, 1)
             held.clear()
             self.same(sample(tight, family, callback=lambda *_: held.append(

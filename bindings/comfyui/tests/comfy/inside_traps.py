@@ -274,7 +274,7 @@ class Failing(Trap):
 
     def test_memory_is_out_while_a_lora_is_baked(self) -> None:
         """An interrupt too, which ComfyUI lets pass in the middle of a load."""
-        baked = sample(lora(WAN.build(), WAN, 1), WAN)
+        baked = sample(lora(build(WAN), WAN, 1), WAN)
         for failure in (torch.OutOfMemoryError("baking"),
                         management.InterruptProcessingException("baking")):
             patched = lora(self.streamed, WAN, 1)
@@ -404,7 +404,7 @@ class Unloading(Trap):
         patcher = build(WAN)
         before = weights(patcher)
         plain = sample(patcher, WAN)
-        baked = sample(lora(WAN.build(), WAN, 1), WAN)
+        baked = sample(lora(build(WAN), WAN, 1), WAN)
         one, two = stream(patcher), stream(patcher, resident_blocks=2, buffer_mode="single")
         turns = [(one, plain), (patcher, plain), (two, plain), (one, plain), (two, plain),
                  (swap(patcher, 2), plain), (lora(two, WAN, 1), baked), (one, plain),
@@ -619,7 +619,7 @@ class Long(Trap):
         self.patchers: Dict[str, Any] = {}
         for name in ("Wan", "FLUX"):
             family = FAMILIES[name]
-            eager = family.build()
+            eager = build(family)
             for seed in (0, 1, 2):
                 self.expected[name, seed] = sample(
                     lora(eager, family, seed) if seed else eager, family, steps=1)

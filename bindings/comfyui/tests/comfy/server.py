@@ -56,6 +56,11 @@ class Server:
         self._log.close()
         shutil.rmtree(self._base)
 
+    def rss(self) -> int:
+        """Of its process, in bytes."""
+        with open(f"/proc/{self._process.pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
     def said(self) -> str:
         self._log.flush()
         with open(self._log.name, encoding="utf-8", errors="replace") as file:

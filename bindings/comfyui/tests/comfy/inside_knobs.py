@@ -78,7 +78,9 @@ class HostFormat(Case):
         """With and without LoRA: in both formats, and as a model that was patched before."""
         patcher, eager = make(family), make(family)
         before = weights(patcher)
-        plain = sample(patcher, family)
+        # Dynamic mode quantises small layers anew, which real models do not have.
+        alone = not (DYNAMIC and make is build_quantised)
+        plain = sample(patcher if alone else stream(patcher), family)
         for inputs in ({}, {"buffer_mode": "single"}, {"wire": "packed"}):
             streamed = stream(patcher, host_format="storage", **inputs)
             for _ in range(2):
@@ -171,8 +173,8 @@ class HostFormat(Case):
             len(host_of(streamed)._patches._near)))
         self.assertGreater(min(held), 20)
         self.assertIsNone(host_of(streamed)._patches._near)
-        for slots, count in ((3.5, min(held)), (2.2, 0)):
-            tight = small_lora(stream(patcher, host_format="storage", auto_config=True, wire="raw",
+        for slots, count in ((3.5, min(held)), (3.001, 0)):
+            tight = small_lora(stream(patcher, host_format="storage",
                                       vram_budget_gb=slots * max(sizes) / GIB), family, 1)
             held.clear()
             self.same(sample(tight, family, callback=lambda *_: held.append(

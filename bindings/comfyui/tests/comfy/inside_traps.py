@@ -277,14 +277,8 @@ class Failing(Trap):
         baked = sample(lora(build(WAN), WAN, 1), WAN)
         for failure in (torch.OutOfMemoryError("baking"),
                         management.InterruptProcessingException("baking")):
-            patched = lora(self.streamed, WAN, 1)
-            inside = type(patched).patch_weight_to_device
-            bake = after(9, failure, inside)
-
-            def patch(*args: Any, return_weight: bool = False, **kwargs: Any) -> Any:
-                return (bake if return_weight else inside)(
-                    *args, return_weight=return_weight, **kwargs)
-            with mock.patch.object(type(patched), "patch_weight_to_device", patch):
+            patched, capture = lora(self.streamed, WAN, 1), sys.modules["shoal_pack.capture"]
+            with mock.patch.object(capture, "patched", after(9, failure, capture.patched)):
                 with self.assertRaisesRegex(type(failure), "baking"):
                     sample(patched, WAN)
             for one in (self.streamed, self.patcher):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Seconds a step and device memory of a real ComfyUI with and without Shoal Layer Streaming.
 
-    COMFYUI_DIR=... COMFYUI_PYTHON=... bench.py BUILD_FOLDER CHECKPOINT_FOLDER [CASE[:WITH...] ...]
+    COMFYUI_DIR=... COMFYUI_PYTHON=... bench.py BUILD_FOLDER CHECKPOINT_FOLDER [MODE] [CASE[:WITH...] ...]
 
 For each case: a checkpoint of random weights and a real model's sizes; ComfyUI's dynamic VRAM and
 its legacy mode, each in a process of its own; each with and without the node; on a card that seems
@@ -84,7 +84,7 @@ class Card:
         """What is free, when that has not changed for a while."""
         now, before, end = self.free(), -1, time.monotonic() + 20
         while now != before and time.monotonic() < end:
-            time.sleep(0.5)
+            time.sleep(0.3)
             now, before = self.free(), now
         return now
 
@@ -144,7 +144,7 @@ class Bench:
         """Prints one line."""
         node, lora = NODES[name]
         self.server.ask("/free", {"unload_models": True, "free_memory": True})
-        time.sleep(1)
+        time.sleep(0.5)
         self._card.leave(0)
         self._card.settled()
         # What the process has already, its context, counts as well.
@@ -203,12 +203,13 @@ def main() -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ["SHOAL_LIBRARY"] = os.path.abspath(os.path.join(sys.argv[1], "libshoal.so"))
     folder = os.path.abspath(sys.argv[2])
-    cases = [one.split(":") for one in sys.argv[3:] or CASES]
+    modes = [one for one in sys.argv[3:] if one in MODES] or list(MODES)
+    cases = [one.split(":") for one in sys.argv[3:] if one not in MODES] or [[one] for one in CASES]
     subprocess.run([os.environ["COMFYUI_PYTHON"], os.path.join(HERE, "bench_models.py"), folder,
                     *(case for case, *_ in cases if case != "soak"),
                     *(name for case, *names in cases if case == "soak" for name in names[1:])],
                    check=True)
-    for mode in MODES:
+    for mode in modes:
         bench = Bench(card, watch, mode, folder)
         try:
             for case, *names in cases:

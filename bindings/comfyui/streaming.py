@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import uuid
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
@@ -67,6 +68,7 @@ class Session:
         self.order = tuple(order)
         self.grows = grows
         self._least = least
+        self._one_cond = False  # of the run that goes on
         self._bytes = {place: block_bytes(_block(patcher, place)) for place in family.places}
         self._host: Optional[hosts.Host] = None
         self._runner: Callable[[], Any] = lambda: None  # the patcher whose run goes on
@@ -95,7 +97,8 @@ class Session:
 
     def _choose(self, patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> None:
         if self.grows and _limited(patcher):
-            self.grow(patcher, _room(patcher, noise_shape, conds))
+            at_once = 1 if self._one_cond else min(2, max(1, len(conds)))
+            self.grow(patcher, _room(patcher, [noise_shape[0] * at_once, *noise_shape[1:]]))
         patcher.get_attachment(KEY).name(patcher)
         if not patcher.is_dynamic():  # where it is virtual memory, and whole
             patcher.size = self._taken(patcher, len(self.places))
@@ -150,6 +153,13 @@ class Session:
             {"prefetch_slots": fitting} if fitting > 1 else {"buffer_mode": "single"}))
 
     # ---- callbacks ----
+
+    def on_sample(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around a run. With a scale of 1 ComfyUI leaves one of the conditionings out."""
+        guider = executor.class_obj
+        self._one_cond = math.isclose(getattr(guider, "cfg", 0.0), 1.0) and \
+            not guider.model_options.get("disable_cfg1_optimization", False)
+        return executor(*args, **kwargs)
 
     def on_prepare(self, executor: Any, patcher: Any, noise_shape: Any, conds: Any, *args: Any,
                    **kwargs: Any) -> Any:
@@ -269,13 +279,12 @@ def _limited(patcher: Any) -> bool:
     return patcher.load_device.type == "cuda"
 
 
-def _room(patcher: Any, noise_shape: Sequence[int], conds: Dict[str, Any]) -> float:
+def _room(patcher: Any, input_shape: Sequence[int]) -> float:
     """What there is for a model's weights, in bytes, with all others unloaded."""
     management, device = comfy.model_management, patcher.load_device
     held = sum(loaded.model_loaded_memory() for loaded in management.current_loaded_models
                if loaded.device == device and loaded.model is not None)
-    batch = noise_shape[0] * min(2, max(1, len(conds)))
-    needed = patcher.model.memory_required([batch, *noise_shape[1:]])
+    needed = patcher.model.memory_required(input_shape)
     if not patcher.is_dynamic():  # where blocks that stay give way if it was reckoned too closely
         needed = MARGIN_BYTES + max(management.minimum_inference_memory(),
                                     needed + management.extra_reserved_memory())
@@ -330,6 +339,7 @@ def _attach(model: Any, session: Session) -> Any:
                        (CallbacksMP.ON_CLEANUP, session.on_cleanup),
                        (CallbacksMP.ON_DETACH, session.on_detach)):
         patcher.add_callback_with_key(name, KEY, call)
+    patcher.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, session.on_sample)
     patcher.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, session.on_prepare)
     patcher.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, _without_prefetch)
     return patcher

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Seconds a step and device memory of a real ComfyUI with and without Shoal Layer Streaming.
 
-    COMFYUI_DIR=... COMFYUI_PYTHON=... bench.py BUILD_FOLDER CHECKPOINT_FOLDER [MODE] [CASE[:WITH...] ...]
+    COMFYUI_DIR=... COMFYUI_PYTHON=... bench.py BUILD_FOLDER CHECKPOINT_FOLDER [MODE]
+        [CASE[@GIB][:WITH...] ...]
 
 For each case: a checkpoint of random weights and a real model's sizes; ComfyUI's dynamic VRAM and
 its legacy mode, each in a process of its own; each with and without the node; on a card that seems
@@ -71,10 +72,17 @@ class Card:
         for held in self._held:
             self._call("cuMemFree_v2", held)
         self._held.clear()
+        end = time.monotonic() + 30
         while wanted and self.free() > wanted:
             held = ctypes.c_uint64()
             size = min(GIB, self.free() - wanted)  # one large piece may not be free
-            self._call("cuMemAlloc_v2", ctypes.byref(held), ctypes.c_size_t(size))
+            try:
+                self._call("cuMemAlloc_v2", ctypes.byref(held), ctypes.c_size_t(size))
+            except RuntimeError:  # somebody has just taken it
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+                continue
             self._held.append(held)
             if size < GIB:
                 break
@@ -206,7 +214,7 @@ def main() -> int:
     modes = [one for one in sys.argv[3:] if one in MODES] or list(MODES)
     cases = [one.split(":") for one in sys.argv[3:] if one not in MODES] or [[one] for one in CASES]
     subprocess.run([os.environ["COMFYUI_PYTHON"], os.path.join(HERE, "bench_models.py"), folder,
-                    *(case for case, *_ in cases if case != "soak"),
+                    *(case.partition("@")[0] for case, *_ in cases if case != "soak"),
                     *(name for case, *names in cases if case == "soak" for name in names[1:])],
                    check=True)
     for mode in modes:
@@ -216,7 +224,8 @@ def main() -> int:
                 if case == "soak":
                     bench.soak(names[1:], int(names[0]))
                     continue
-                for cap in CASES[case].caps_gib:
+                case, _, chosen = case.partition("@")
+                for cap in [float(chosen)] if chosen else CASES[case].caps_gib:
                     for name in names or ("plain", "shoal"):
                         bench.measure(case, cap, name)
         finally:

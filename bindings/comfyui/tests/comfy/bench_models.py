@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 _QWEN = {"image_model": "qwen_image", "in_channels": 64, "out_channels": 16, "num_layers": 30}
 _WAN = {"image_model": "wan2.1", "model_type": "t2v", "dim": 5120, "ffn_dim": 13824,
-        "num_heads": 40, "num_layers": 20, "in_dim": 16, "out_dim": 16, "patch_size": (1, 2, 2),
+        "num_heads": 40, "num_layers": 40, "in_dim": 16, "out_dim": 16, "patch_size": (1, 2, 2),
         "freq_dim": 256, "text_dim": 4096, "text_len": 512, "cross_attn_norm": True}
 
 CASES = {
@@ -37,7 +37,7 @@ CASES = {
                   "max_fps": 30, "concat_padding_mask": True, "use_adaln_lora": True,
                   "adaln_lora_dim": 256},
         (1, 16, 1, 128, 128), (1, 512, 1024), (3.0, 0.0)),
-    # 14B, half as deep: 832x480, 5 frames, and 33.
+    # Whole, 14B: 832x480, 5 frames, and 33.
     "wan": Case("WAN21_T2V", _WAN, (1, 16, 2, 60, 104), (1, 512, 4096), (6.0, 0.0),
                 "float16"),
     "wan_long": Case("WAN21_T2V", _WAN, (1, 16, 9, 60, 104), (1, 512, 4096), (6.0,),

@@ -280,6 +280,17 @@ class Choosing(Case):
             self.same(sample(streamed, family), plain)
             self.assertIn(words, report(streamed))
 
+    def test_room_is_left_for_what_runs_at_once(self) -> None:
+        """Both conditionings, unless the scale leaves one of them out."""
+        family = FAMILIES["Wan"]
+        streamed, shapes, self.room = stream(build(family), auto_config=True), [], 1e12
+        streaming = importlib.import_module("shoal_pack.streaming")
+        with unittest.mock.patch.object(
+                streaming, "_room", lambda _, shape: shapes.append(shape[0]) or 1e12):
+            sample(streamed, family)
+            sample(streamed, family, cfg=1.0)
+        self.assertEqual(shapes, [2, 1])
+
     def test_a_budget_is_for_all_blocks(self) -> None:
         family = FAMILIES["Wan"]
         patcher = build(family)

@@ -67,12 +67,12 @@ def build(family: Model) -> Any:
 
 
 def sample(patcher: Any, family: Model, steps: int = 3,
-           callback: Optional[Callable[..., None]] = None) -> torch.Tensor:
+           callback: Optional[Callable[..., None]] = None, cfg: float = 2.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(SEED)
     noise = torch.randn(family.latent, generator=generator)
     with torch.inference_mode():
         return comfy.sample.sample(
-            patcher, noise, steps, 2.0, "euler", "simple", family.conditioning(1),
+            patcher, noise, steps, cfg, "euler", "simple", family.conditioning(1),
             family.conditioning(2), torch.zeros(family.latent), seed=SEED,
             callback=callback, disable_pbar=True)
 

@@ -126,6 +126,8 @@ class Session:
         now, other = len(self.places), self._other_bytes(patcher)
         if self.options.vram_budget_gb:
             room = min(room, other + self.options.vram_budget_gb * hosts.GIB)
+        if now > self._least:
+            room += MARGIN_BYTES  # nothing is captured anew for a little that came or went
         sizes = [self._bytes[place] for place in self.order]
         if self.options.auto_config and (now or other + sum(sizes) > room):
             self._fit_slots(room - other)

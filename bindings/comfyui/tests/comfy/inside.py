@@ -280,6 +280,21 @@ class Choosing(Case):
             self.same(sample(streamed, family), plain)
             self.assertIn(words, report(streamed))
 
+    def test_a_little_less_memory_captures_nothing_anew(self) -> None:
+        family = FAMILIES["Wan"]
+        patcher = build(family)
+        streamed = stream(patcher, auto_config=True, wire="raw")
+        session = streamed.get_attachment("shoal").session
+        block = max(session.sizes)
+        streaming = importlib.import_module("shoal_pack.streaming")
+        # A ring of 2, and 2 that stay.
+        self.room = management.module_size(patcher.model) - sum(session.sizes) + 4 * block
+        with unittest.mock.patch.object(streaming, "MARGIN_BYTES", block // 2):
+            for less, count in ((0, 3), (block // 4, 3), (block, 4)):
+                self.room -= less
+                sample(streamed, family, steps=1)
+                self.assertEqual(len(session.places), count)
+
     def test_room_is_left_for_what_runs_at_once(self) -> None:
         """Both conditionings, unless the scale leaves one of them out."""
         family = FAMILIES["Wan"]

@@ -235,7 +235,7 @@ static enum shoal_status check_values(const struct cargo *cargo, const struct ca
 {
     const struct checkpoint_tensor *tensor = cargo->parts[copy->part].tensor;
     const uint64_t element =
-        (uint64_t)dtype_bytes(dtype_is_quantised(tensor->dtype) ? DTYPE_F16 : tensor->dtype, 1);
+        dtype_block_elements(tensor->dtype) > 1 ? 2 : (uint64_t)dtype_bytes(tensor->dtype, 1);
     const uint64_t at = chunk->offset + copy->from - tensor->offset;
 
     /* A tensor that lies askew in its file is left to the check of the picture. */

@@ -39,6 +39,7 @@ void block_bind(const struct block *block, device_addr base, struct matrix *weig
         const struct weight *w = &block->weights[i];
 
         weights[i] = matrix_at(base + w->offset, w->dtype, w->rows, w->cols);
+        weights[i].scale = w->scale;
     }
 }
 
@@ -58,6 +59,7 @@ void builder_begin(struct model_builder *b, const char *family, void *config,
     }
     b->model->family = family;
     b->model->config = config;
+    b->status = scales_open(&b->scales, checkpoint, prefix, error);
 }
 
 /* Room for one more of `size` bytes. */
@@ -234,6 +236,27 @@ static void check_dtype(struct model_builder *b, const struct weight *weight)
             first->file->path, first->name, (long long)weight->cols, dtype_name(first->dtype));
 }
 
+/* The pieces' scales, of which there must be one in the end. False: there are several. */
+static bool read_scales(struct model_builder *b, const struct weight *weight, float *scales)
+{
+    bool one = true;
+
+    for (int32_t i = 0; i < weight->piece_count && !b->status; i++) {
+        b->status = scales_find(&b->scales, weight->pieces[i], &scales[i], b->error);
+        one = one && scales[i] == scales[0];
+    }
+    return one;
+}
+
+static void refuse_scales(struct model_builder *b, const struct weight *weight)
+{
+    BUILDER_FAIL(b, SHOAL_E_UNSUPPORTED,
+        "%s: tensors %s and %s are one matrix and must have one scale: use a file that stores them "
+        "so, or in one of " DTYPES_COMPUTED_TEXT,
+        weight->pieces[0]->file->path, weight->pieces[0]->name,
+        weight->pieces[weight->piece_count - 1]->name);
+}
+
 /* Appends the checked weight to the current block's bytes. */
 static void place(struct model_builder *b, struct block *block, struct weight weight)
 {
@@ -286,8 +309,9 @@ static void add_weight(struct model_builder *b, struct weight weight, char *name
 void builder_stack(
     struct model_builder *b, const char *names, const int64_t *rows, int32_t parts, int64_t cols)
 {
-    struct weight whole = {.cols = cols};
-    bool apart;
+    struct weight whole = {.cols = cols, .scale = 1.0f};
+    float scales[WEIGHT_MAX_PIECES] = {1.0f};
+    bool apart, one;
 
     if (b->status) return;
     for (int32_t i = 0; i < parts; i++) {
@@ -302,13 +326,17 @@ void builder_stack(
         b->missing++;
     else if (!b->missing)
         *b->first_missing = 0;
-    apart = parts > 1 && whole.piece_count == parts && other_dtype(&whole);
+    one = read_scales(b, &whole, scales);
+    apart = parts > 1 && whole.piece_count == parts && (other_dtype(&whole) || !one);
+    if (!one && !apart && !b->status) refuse_scales(b, &whole);
+    whole.scale = scales[0];
     for (int32_t i = 0; i < parts; i++) {
         struct weight weight = whole;
 
         if (apart) {
             weight.rows = rows[i];
             weight.pieces[0] = whole.pieces[i];
+            weight.scale = scales[i];
             weight.piece_count = 1;
         } else if (i) {
             weight.rows = 0;
@@ -407,7 +435,9 @@ enum shoal_status builder_finish(struct model_builder *b, struct model **model)
         model_destroy(&b->model);
     else
         *model = b->model;
+    if (*model) (*model)->input_scales = scales_of_inputs(b->checkpoint, b->prefix);
     b->model = NULL;
+    scales_close(&b->scales);
     for (int32_t i = 0; i < b->key_prefix_count; i++)
         mem_free(b->key_prefixes[i]);
     mem_free(b->key_prefixes);

@@ -8,14 +8,17 @@
 
 #include "checkpoint/checkpoint.h"
 #include "layers/exec.h"
+#include "models/scales.h"
 
 #define WEIGHT_MAX_PIECES 4
 #define BLOCK_WEIGHT_ALIGNMENT 256
 
-/* One weight: where its bytes lie in the checkpoint and in the block. All of one type. */
+/* One weight: where its bytes lie in the checkpoint and in the block. All of one type and, of F8
+ * types, with one scale. */
 struct weight {
     char *name; /* in the block, as the family calls it, e.g. "feed_forward.w1.weight"; owned */
     enum dtype dtype;
+    float scale;        /* as struct matrix's */
     int64_t rows, cols; /* no rows and no pieces: an empty part, see builder_stack */
     uint64_t offset;    /* in the block's bytes */
     uint64_t bytes;
@@ -67,7 +70,8 @@ struct model {
     int32_t block_count;
     struct pass passes[MODEL_MAX_PASSES];
     int32_t pass_count;
-    void *config; /* the family's; mem_alloc'd, owned */
+    void *config;        /* the family's; mem_alloc'd, owned */
+    size_t input_scales; /* that the files have and nothing uses: see scales.h */
 };
 
 void model_destroy(struct model **model);
@@ -79,6 +83,7 @@ void model_destroy(struct model **model);
 struct model_builder {
     struct model *model;
     const struct checkpoint *checkpoint;
+    struct scales scales;
     const char *prefix;   /* put before every name, e.g. "model.diffusion_model." */
     char key_prefix[128]; /* the current block's, put after it */
     char **key_prefixes;  /* every one that was used, but "" */
@@ -119,7 +124,7 @@ void builder_weight(struct model_builder *b, const char *names, int64_t rows, in
  * The same for a weight that is `parts` matrices of rows[i] rows, one on top of the other, as q, k
  * and v are, which GGUF files hold in types of their own. It adds `parts` weights, which are to be
  * used in turn: the first is the whole matrix and the others are empty, unless the pieces are
- * stored apart and in several types; then each part is one of the weights.
+ * stored apart and in several types, or with several scales; then each part is one of the weights.
  */
 void builder_stack(
     struct model_builder *b, const char *names, const int64_t *rows, int32_t parts, int64_t cols);

@@ -40,12 +40,12 @@ static bool ends_with(const char *text, const char *end)
     return a >= b && strcmp(text + (a - b), end) == 0;
 }
 
-/* A tensor under the prefix that shows that weights are quantised, or NULL. */
+/* A tensor under the prefix that shows that weights are quantised as nothing here computes with, or
+ * NULL. */
 static const struct checkpoint_tensor *find_quantised(
     const struct checkpoint *checkpoint, const char *prefix)
 {
-    static const char *const endings[] = {".comfy_quant", "scaled_fp8", ".scale_weight",
-        ".weight_scale", ".weight_scale_2", ".qweight", ".weight.absmax"};
+    static const char *const endings[] = {".weight_scale_2", ".qweight", ".weight.absmax"};
 
     for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_at(checkpoint, i);
@@ -151,6 +151,8 @@ static enum shoal_status source_init(struct source *s, const struct source_famil
     s->prefix = mem_strdup(tensor->name);
     if (!s->prefix) FAIL_MEMORY(error);
     s->prefix[strlen(tensor->name) - strlen(family->key)] = 0;
+    /* Before sizes are read, which such weights would give wrong. */
+    TRY(scales_open(&s->scales, checkpoint, s->prefix, error));
     TRY(refuse_quantised(s, error));
     if (config_path) TRY(read_config(s, family->type_key, family->type, error));
     return read_metadata(s, family, error);
@@ -159,6 +161,7 @@ static enum shoal_status source_init(struct source *s, const struct source_famil
 static void source_fini(struct source *s)
 {
     mem_free(s->prefix);
+    scales_close(&s->scales);
     json_decref(s->config);
     s->prefix = NULL;
     s->config = NULL;

@@ -15,6 +15,7 @@ struct source {
     char *prefix;            /* owned */
     const char *config_path; /* NULL: none; for metadata, the checkpoint's */
     json_t *config;
+    struct scales scales;
     struct shoal_error *error;
     enum shoal_status status; /* the first failure of the calls that return none */
 };
@@ -41,7 +42,8 @@ struct source_family {
     void (*build)(struct model_builder *builder, const void *config);
 };
 
-/* Reads the configuration, then builds the model. Fails if the weights are quantised. */
+/* Reads the configuration, then builds the model. Fails if weights are quantised in a way
+ * that nothing here computes with. */
 enum shoal_status source_open(const struct source_family *family,
     const struct checkpoint *checkpoint, const char *config_path, struct model **model,
     struct shoal_error *error) SHOAL_CHECKED;

@@ -57,13 +57,34 @@ static void put_problem(json_t *object, const struct shoal_error *problem, bool 
     json_put(object, "problem", json_text(problem->text), failed);
 }
 
+/* Scales of weights in F8: how many are not 1, and their range; and of inputs, which are not used.
+ * NULL: there are none. */
+static json_t *scales_json(const struct model *model)
+{
+    double least = 0, largest = 0;
+    json_int_t count = 0;
+
+    for (int32_t i = 0; i < model->block_count; i++)
+        for (int32_t w = 0; w < model->blocks[i].weight_count; w++) {
+            const double scale = (double)model->blocks[i].weights[w].scale;
+
+            if (!model->blocks[i].weights[w].piece_count || scale == 1) continue;
+            if (!count || scale < least) least = scale;
+            if (!count || scale > largest) largest = scale;
+            count++;
+        }
+    if (!count && !model->input_scales) return NULL;
+    return json_pack("{s:I, s:f, s:f, s:I}", "weights", count, "least", least, "largest", largest,
+        "unused_of_inputs", (json_int_t)model->input_scales);
+}
+
 /* The part that the checkpoint holds of a family's kind. */
 static json_t *part_json(const struct checkpoint *checkpoint, const struct family *family,
     const char *config, bool *failed)
 {
     struct shoal_error error = {0};
     struct model *model = NULL;
-    json_t *part, *blocks;
+    json_t *part, *blocks, *scales;
     uint64_t total = 0, stored = 0;
 
     part = json_pack("{s:s, s:s, s:s}", "kind", family_kind_name(family->kind), "family",
@@ -86,6 +107,8 @@ static json_t *part_json(const struct checkpoint *checkpoint, const struct famil
     json_put(part, "bytes", json_integer((json_int_t)total), failed);
     json_put(part, "stored_bytes", json_integer((json_int_t)stored), failed);
     json_put(part, "blocks", blocks, failed);
+    scales = scales_json(model);
+    if (scales) json_put(part, "scales", scales, failed);
     model_destroy(&model);
     return part;
 }
@@ -234,6 +257,19 @@ static void dtype_text(const char *name, const json_t *value, struct text *t)
             (double)number(value, "stored_bytes") / (double)number(value, "bytes"));
 }
 
+static void scales_text(const json_t *scales, struct text *t)
+{
+    if (number(scales, "weights"))
+        text_append(t, "    %llu weights have a scale, from %.3g to %.3g\n",
+            (unsigned long long)number(scales, "weights"),
+            json_real_value(json_object_get(scales, "least")),
+            json_real_value(json_object_get(scales, "largest")));
+    if (number(scales, "unused_of_inputs"))
+        text_append(t,
+            "    %llu scales of inputs are not used: products are computed in more than 8 bits\n",
+            (unsigned long long)number(scales, "unused_of_inputs"));
+}
+
 static void part_text(const json_t *part, struct text *t)
 {
     const json_t *problem = json_object_get(part, "problem");
@@ -248,6 +284,7 @@ static void part_text(const json_t *part, struct text *t)
     }
     text_append(
         t, ", %zu blocks, %s\n", json_array_size(blocks), size_format(size, number(part, "bytes")));
+    scales_text(json_object_get(part, "scales"), t);
     /* Runs of blocks of one size take one line. */
     for (size_t i = 0, k; i < json_array_size(blocks); i = k) {
         json_int_t bytes = json_integer_value(json_object_get(json_array_get(blocks, i), "bytes"));

@@ -42,9 +42,14 @@ int64_t dtype_bytes(enum dtype dtype, int64_t elements)
     return elements / dtypes[dtype].block_elements * dtypes[dtype].block_bytes;
 }
 
+bool dtype_is_f8(enum dtype dtype)
+{
+    return dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2;
+}
+
 bool dtype_is_quantised(enum dtype dtype)
 {
-    return dtype >= DTYPE_Q4_0 && dtype <= DTYPE_Q6_K;
+    return (dtype >= DTYPE_Q4_0 && dtype <= DTYPE_Q6_K) || dtype_is_f8(dtype);
 }
 
 bool dtype_computes(enum dtype dtype)

@@ -82,10 +82,14 @@ int64_t dtype_block_bytes(enum dtype dtype);
 /* Of `elements`, a whole number of blocks. */
 int64_t dtype_bytes(enum dtype dtype, int64_t elements);
 
-/* Whether this build computes with it: F32, F16, BF16 and most of GGUF's. */
+/* Whether this build computes with it: F32, F16, BF16, two of 8 bits and most of GGUF's. */
 bool dtype_computes(enum dtype dtype);
 #define DTYPES_COMPUTED_TEXT                                                                       \
-    "F32, F16, BF16, and in GGUF files Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K"
+    "F32, F16, BF16, F8_E4M3, F8_E5M2, and in GGUF files Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, "     \
+    "Q3_K, Q4_K, Q5_K, Q6_K"
+
+/* Those of 8 bits that are computed with: codes, with a scale for a whole tensor beside them. */
+bool dtype_is_f8(enum dtype dtype);
 
 /* Whether it is one of those computed types whose elements share scales: see quant.h. */
 bool dtype_is_quantised(enum dtype dtype);

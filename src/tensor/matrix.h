@@ -19,12 +19,13 @@ struct matrix {
     device_addr addr; /* 0: no matrix (an optional operand left out) */
     enum dtype dtype;
     int64_t rows, cols, stride;
+    float scale; /* of F8 types: what an element's code is multiplied by, see quant.h; else 1 */
 };
 
 static inline struct matrix matrix_at(
     device_addr addr, enum dtype dtype, int64_t rows, int64_t cols)
 {
-    return (struct matrix){addr, dtype, rows, cols, cols};
+    return (struct matrix){addr, dtype, rows, cols, cols, 1.0f};
 }
 
 /* Rows [first, first + count). */

@@ -111,7 +111,12 @@ static float of_q6_k(const uint8_t *b, int i)
     return f16_at(b + 208) * (float)(int8_t)b[192 + i / 16] * (float)(q - 32);
 }
 
-static float element(const void *data, enum dtype dtype, int64_t index)
+static float of_f8(float code, float scale)
+{
+    return bf16_to_float(bf16_from_float(code * scale));
+}
+
+static float element(const void *data, enum dtype dtype, float scale, int64_t index)
 {
     const int64_t elements = dtype_block_elements(dtype);
     const uint8_t *block = (const uint8_t *)data + index / elements * dtype_block_bytes(dtype);
@@ -124,6 +129,10 @@ static float element(const void *data, enum dtype dtype, int64_t index)
         return f16_to_float(((const uint16_t *)data)[index]);
     case DTYPE_BF16:
         return bf16_to_float(((const uint16_t *)data)[index]);
+    case DTYPE_F8_E4M3:
+        return of_f8(f8_e4m3_to_float(*block), scale);
+    case DTYPE_F8_E5M2:
+        return of_f8(f8_e5m2_to_float(*block), scale);
     case DTYPE_Q4_0:
         return of_q4_0(block, i);
     case DTYPE_Q4_1:
@@ -147,10 +156,11 @@ static float element(const void *data, enum dtype dtype, int64_t index)
     }
 }
 
-void quant_widen(float *to, const void *data, enum dtype dtype, int64_t first, int64_t count)
+void quant_widen(
+    float *to, const void *data, enum dtype dtype, float scale, int64_t first, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        to[i] = element(data, dtype, first + i);
+        to[i] = element(data, dtype, scale, first + i);
 }
 
 /* ---- checking ---- */
@@ -171,6 +181,16 @@ static bool any_half(const uint16_t *value, uint64_t count, uint16_t exponent)
 
     for (uint64_t i = 0; i < count; i++)
         found |= (uint16_t)((value[i] & exponent) == exponent);
+    return found != 0;
+}
+
+/* E4M3 has no infinity. */
+static bool any_f8(const uint8_t *code, uint64_t count, uint8_t least)
+{
+    uint8_t found = 0;
+
+    for (uint64_t i = 0; i < count; i++)
+        found |= (uint8_t)((code[i] & 0x7f) >= least);
     return found != 0;
 }
 
@@ -215,6 +235,10 @@ bool quant_has_nonfinite(const void *data, enum dtype dtype, uint64_t offset, ui
         return any_half(data, bytes / 2, 0x7c00);
     case DTYPE_BF16:
         return any_half(data, bytes / 2, 0x7f80);
+    case DTYPE_F8_E4M3:
+        return any_f8(data, bytes, 0x7f);
+    case DTYPE_F8_E5M2:
+        return any_f8(data, bytes, 0x7c);
     default:
         return any_scale(data, dtype, (int64_t)offset, (int64_t)bytes);
     }

@@ -18,19 +18,28 @@
  *     Q6_K   128 bytes of 4 bits, 64 of 2 high bits, 16 signed s, d    (q - 32) (s d)
  *
  * Every product, sum and difference is rounded to F32 as written, as the reference's are.
+ *
+ * F8_E4M3 and F8_E5M2 are codes of one byte, with one F32 scale for a whole tensor beside it:
+ *
+ *     bf16(float(code) scale)     the product rounded to F32, then to BF16, both to nearest even
+ *
+ * So an element is a BF16 on every device, and a host that widens codes to BF16 changes no bit. A
+ * code is a BF16 itself: with a scale of 1 nothing is rounded.
  */
 #ifndef TENSOR_QUANT_H
 #define TENSOR_QUANT_H
 
 #include "tensor/dtype.h"
 
-/* Elements [first, first + count) of the run of a computed type that begins at `data`. */
-void quant_widen(float *to, const void *data, enum dtype dtype, int64_t first, int64_t count);
+/* Elements [first, first + count) of the run of a computed type that begins at `data`; `scale` is
+ * of F8 types. */
+void quant_widen(
+    float *to, const void *data, enum dtype dtype, float scale, int64_t first, int64_t count);
 
 /*
  * Whether a value, or a scale of quantised ones, is NaN or infinite, in `bytes` bytes of a run of a
  * computed type from its byte `offset` on. Both may lie anywhere in a block, at even bytes (for
- * F32, at whole values), so that a tensor can be looked at in chunks.
+ * F32, at whole values, for F8 anywhere), so that a tensor can be looked at in chunks.
  */
 bool quant_has_nonfinite(const void *data, enum dtype dtype, uint64_t offset, uint64_t bytes);
 

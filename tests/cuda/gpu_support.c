@@ -119,7 +119,7 @@ static struct operand *operand_new(enum role role, enum dtype dtype, int64_t row
     assert_non_null(o);
     assert_true(check.count < MAX_OPERANDS);
     o->role = role;
-    o->m = (struct matrix){0, dtype, rows, cols, cols};
+    o->m = (struct matrix){0, dtype, rows, cols, cols, 1.0f};
     check.operands[check.count++] = o;
     return o;
 }
@@ -138,6 +138,7 @@ static void fill(struct operand *o)
     /* Of quantised weights no bits that would make a scale infinite. */
     for (size_t i = 0; i < matrix_bytes(o->m); i++)
         host(o->m)[i] = o->role == OUTPUT ? SPOILT : (uint8_t)(test_random(&seed) & 0xb3);
+    if (dtype_is_f8(m.dtype)) o->m.scale = 0.0371f;
 }
 
 struct operand *gpu_input(enum dtype dtype, int64_t rows, int64_t cols)
@@ -245,11 +246,12 @@ static void place_wide(struct operand *o)
     } else {
         o->wide = matrix_new(dtype, o->m.rows, o->m.cols, o->m.cols);
         if (widens(o))
-            quant_widen(
-                (float *)(void *)host(o->wide), host(o->m), o->m.dtype, 0, o->m.rows * o->m.cols);
+            quant_widen((float *)(void *)host(o->wide), host(o->m), o->m.dtype, o->m.scale, 0,
+                o->m.rows * o->m.cols);
         else
             memcpy(host(o->wide), host(o->m), matrix_bytes(o->m));
     }
+    o->wide.scale = o->m.scale;
     o->now = o->wide;
 }
 
@@ -343,7 +345,7 @@ static void compare(const struct operand *o, int index)
     }
     got = malloc((size_t)count * sizeof *got);
     assert_non_null(got);
-    quant_widen(got, host(o->first), o->m.dtype, 0, count);
+    quant_widen(got, host(o->first), o->m.dtype, o->m.scale, 0, count);
     for (int64_t i = 0; i < count; i++)
         if (isfinite(want[i])) largest = fmax(largest, fabs((double)want[i]));
     for (int64_t i = 0; i < count; i++) {

@@ -227,6 +227,8 @@ static void test_quantised(void **state)
         {64, 96, 6, 6, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_Q4_1},
         {256, 256, 4, 3, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_Q4_K},
         {256, 33, 4, 5, 1, 1, true, false, false, false, DTYPE_F32, DTYPE_F32, DTYPE_Q3_K},
+        {33, 40, 4, 5, 3, 1, true, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F8_E4M3},
+        {35, 33, 4, 5, 1, 1, true, true, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F8_E5M2},
     };
     struct cuda_device *cuda = (struct cuda_device *)gpu_device();
     const uint64_t bytes = cuda->workspace_bytes;

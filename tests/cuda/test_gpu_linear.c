@@ -13,7 +13,8 @@
 #define COUNT(array) ((int)(sizeof array / sizeof *array))
 
 static const enum dtype weights[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1,
-    DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+    DTYPE_F8_E4M3, DTYPE_F8_E5M2};
 
 /* The device, while it is its turn; NULL: the reference's. */
 static struct cuda_device *card(void)
@@ -117,6 +118,13 @@ static void test_quantised(void **state)
         for (int t = 3; t < COUNT(weights); t++)
             check(shapes[i], DTYPE_F32, i ? DTYPE_F32 : DTYPE_BF16, weights[t],
                 i ? DTYPE_Q8_0 : DTYPE_BF16, 1e-2);
+    /* Codes of 8 bits come in rows of any length. */
+    for (int64_t m = 1; m < 20; m += 6) {
+        check(
+            (const int64_t[]){m, 37, 75}, DTYPE_F32, DTYPE_F32, DTYPE_F8_E4M3, DTYPE_F8_E5M2, 1e-2);
+        check((const int64_t[]){m, 9, 1003}, DTYPE_BF16, DTYPE_BF16, DTYPE_F8_E5M2, DTYPE_F8_E4M3,
+            1e-2);
+    }
 }
 
 static void test_few_rows(void **state)

@@ -190,26 +190,28 @@ static void test_group_norm(void **state)
 /* Vectors may be quantised, both of a norm at once. */
 static void test_quantised(void **state)
 {
-    const enum dtype quantised[] = {DTYPE_Q8_0, DTYPE_Q5_0, DTYPE_Q2_K, DTYPE_Q6_K};
+    const enum dtype quantised[] = {
+        DTYPE_Q8_0, DTYPE_Q5_0, DTYPE_Q2_K, DTYPE_Q6_K, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
 
     (void)state;
-    for (int q = 0; q < 4; q++) {
-        struct operand *y = gpu_output(F32, 3, 512), *x = gpu_input(BF16, 3, 512);
-        struct operand *gamma = gpu_input(quantised[q], 1, 512);
-        struct operand *scale = gpu_input(quantised[(q + 1) % 4], 1, 512);
+    for (int q = 0; q < 6; q++) {
+        const int64_t cols = q == 4 ? 515 : 512; /* then both are of 8 bits */
+        struct operand *y = gpu_output(F32, 3, cols), *x = gpu_input(BF16, 3, cols);
+        struct operand *gamma = gpu_input(quantised[q], 1, cols);
+        struct operand *scale = gpu_input(quantised[(q + 1) % 6], 1, cols);
         struct group_case c;
 
         GPU_CHECK(2e-6, rms_norm, on(y), on(x), on(gamma), on(scale), 1e-5f);
-        y = gpu_inout(F32, 3, 512), x = gpu_input(BF16, 3, 512);
-        gamma = gpu_input(quantised[q], 1, 512);
-        scale = gpu_input(quantised[(q + 1) % 4], 1, 512);
+        y = gpu_inout(F32, 3, cols), x = gpu_input(BF16, 3, cols);
+        gamma = gpu_input(quantised[q], 1, cols);
+        scale = gpu_input(quantised[(q + 1) % 6], 1, cols);
         GPU_CHECK(2e-6, gated_add, on(y), on(scale), on(x), on(gamma), 1e-5f);
-        y = gpu_output(BF16, 3, 512), x = gpu_input(F32, 3, 512);
-        scale = gpu_input(quantised[q], 1, 512);
+        y = gpu_output(BF16, 3, cols), x = gpu_input(F32, 3, cols);
+        scale = gpu_input(quantised[q], 1, cols);
         GPU_CHECK(4e-6, layer_norm, on(y), on(x), on(scale), 1e-5f);
         c = group_case(F32, 256, 30, 32, 30);
         c.gamma = gpu_input(quantised[q], 1, 256);
-        c.beta = gpu_input(quantised[3 - q], 1, 256);
+        c.beta = gpu_input(quantised[5 - q], 1, 256);
         for (gpu_begin("group norm", 4e-6); gpu_next();)
             group_norm(&c, 30);
     }

@@ -125,14 +125,15 @@ static void test_copy(void **state)
 /* Gates and what is copied may be quantised: of blocks of 32 and of 256, in turns if need be. */
 static void test_quantised(void **state)
 {
-    const enum dtype quantised[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q6_K};
+    const enum dtype quantised[] = {
+        DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
     struct cuda_device *cuda = cuda_device(gpu_device());
     const uint64_t workspace_bytes = cuda->workspace_bytes;
 
     (void)state;
-    for (int q = 0; q < 5; q++)
+    for (int q = 0; q < 7; q++)
         for (int t = 0; t < 3; t++) {
-            int64_t cols = 256 * (1 + t);
+            int64_t cols = 256 * (1 + t) + (dtype_is_f8(quantised[q]) ? 3 * t : 0);
             struct operand *y = gpu_inout(gpu_activations[t], 3, cols);
             struct operand *x = gpu_input(F32, 3, cols);
             struct operand *w = gpu_input(quantised[q], 1, cols);
@@ -141,7 +142,7 @@ static void test_quantised(void **state)
             y = gpu_output(gpu_activations[t], 5, cols);
             w = gpu_input(quantised[q], 1, cols);
             GPU_CHECK(1e-6, copy, on(y), on(w));
-            cuda->workspace_bytes = (uint64_t)(t + 2) * (uint64_t)cols * 4; /* 2, 3, 4 rows */
+            cuda->workspace_bytes = (uint64_t)(t + 2) * (uint64_t)(cols + 7) * 4; /* 2, 3, 4 rows */
             y = gpu_output(gpu_activations[t], 7, cols);
             w = gpu_input(quantised[q], 7, cols);
             GPU_CHECK(1e-6, copy, on(y), on(w));

@@ -156,7 +156,7 @@ float *run_values(struct run *run, struct matrix m)
     run->device->ops->copy_out(
         run->stream, stored, m.addr, (uint64_t)dtype_bytes(m.dtype, m.rows * m.cols));
     assert_ok(run->device->ops->stream_synchronize(run->stream, &error));
-    quant_widen(values, stored, m.dtype, 0, m.rows * m.cols);
+    quant_widen(values, stored, m.dtype, m.scale, 0, m.rows * m.cols);
     mem_free(stored);
     return values;
 }

@@ -45,9 +45,9 @@ static void add_tensor(
     wide = malloc(elements * sizeof *wide);
     stored = malloc(elements * sizeof *wide);
     assert_ok(checkpoint_read(tensor, stored, &error));
-    quant_widen(wide, stored, tensor->dtype, 0, count);
+    quant_widen(wide, stored, tensor->dtype, 1.0f, 0, count);
     gguf_quantise(stored, dtype, wide, count);
-    quant_widen(wide, stored, dtype, 0, count);
+    quant_widen(wide, stored, dtype, 1.0f, 0, count);
     gguf_file_tensor(&pair->gguf, name, gguf_number(dtype), dtype, tensor->shape, stored);
     pair->specs[pair->count] = (struct tensor_spec){tensor->name, DTYPE_F32, tensor->shape};
     pair->data[pair->count++] = wide;

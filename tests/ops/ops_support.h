@@ -34,7 +34,7 @@ static inline size_t matrix_bytes(struct matrix m)
 /* No padding after the last row, so that ASan sees a read too far. */
 static inline struct matrix matrix_new(enum dtype dtype, int64_t rows, int64_t cols, int64_t stride)
 {
-    struct matrix m = {0, dtype, rows, cols, stride};
+    struct matrix m = {0, dtype, rows, cols, stride, 1.0f};
     void *data = malloc(matrix_bytes(m));
 
     assert_non_null(data);

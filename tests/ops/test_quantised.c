@@ -5,11 +5,12 @@
 #include "ops_support.h"
 
 static const enum dtype dtypes[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
-    DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
 
 #define EACH_DTYPE(i) for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
 
-/* Random blocks, `gap` blocks between rows. Bytes with bits of 0x33 only make no scale infinite. */
+/* Random blocks, `gap` blocks between rows. Bytes with bits of 0x33 only make no scale infinite and
+ * no code a NaN. */
 static struct matrix random_blocks(enum dtype dtype, int64_t rows, int64_t cols, int64_t gap)
 {
     struct matrix m = matrix_new(dtype, rows, cols, cols + gap * dtype_block_elements(dtype));
@@ -17,6 +18,7 @@ static struct matrix random_blocks(enum dtype dtype, int64_t rows, int64_t cols,
 
     for (size_t i = 0; i < matrix_bytes(m); i++)
         data[i] = (uint8_t)(test_random(&seed) & 0xb3);
+    if (dtype_is_f8(dtype)) m.scale = 0.0371f;
     return m;
 }
 
@@ -26,8 +28,8 @@ static struct matrix widened(struct matrix m)
     struct matrix wide = matrix_new(DTYPE_F32, m.rows, m.cols, m.cols);
 
     for (int64_t r = 0; r < m.rows; r++)
-        quant_widen(
-            row_of(wide, r), (const void *)(uintptr_t)m.addr, m.dtype, r * m.stride, m.cols);
+        quant_widen(row_of(wide, r), (const void *)(uintptr_t)m.addr, m.dtype, m.scale,
+            r * m.stride, m.cols);
     return wide;
 }
 
@@ -66,6 +68,7 @@ static void linear_with(const struct kernels *kernels)
         check_linear_of(&b, dtypes[i], 1, 5, block, 0);
         check_linear_of(&b, dtypes[i], 7, 37, 512, 1);
         check_linear_of(&b, dtypes[i], 3, 300, 256 + block, 0);
+        if (block == 1) check_linear_of(&b, dtypes[i], 3, 37, 1000 + 7, 3);
     }
     bench_close(&b);
 }

@@ -103,9 +103,9 @@ static void test_dequantised(void **state)
         assert_ok(checkpoint_read(stored, data, &error));
         assert_ok(checkpoint_read(wide, want, &error));
         count = (int64_t)(wide->bytes / sizeof *want);
-        quant_widen(got, data, stored->dtype, 0, count);
+        quant_widen(got, data, stored->dtype, 1.0f, 0, count);
         assert_memory_equal(got, want, wide->bytes);
-        quant_widen(got, data, stored->dtype, 37, 23);
+        quant_widen(got, data, stored->dtype, 1.0f, 37, 23);
         assert_memory_equal(got, want + 37, 23 * sizeof *got);
         assert_false(quant_has_nonfinite(data, stored->dtype, 0, stored->bytes));
     }

@@ -62,7 +62,7 @@ static void write_files(void)
         for (uint64_t k = 0; k < count; k++)
             wide[k] = (float)test_random(&random) * 0x1p-30f - 1;
         gguf_quantise(stored, tensors[i].dtype, wide, (int64_t)count);
-        quant_widen(wide, stored, tensors[i].dtype, 0, (int64_t)count);
+        quant_widen(wide, stored, tensors[i].dtype, 1.0f, 0, (int64_t)count);
         gguf_file_tensor(&f, tensors[i].name, gguf_number(tensors[i].dtype), tensors[i].dtype,
             tensors[i].shape, stored);
         wide_specs[i] = (struct tensor_spec){tensors[i].name, DTYPE_F32, tensors[i].shape};

@@ -23,7 +23,7 @@ static const struct tensor_spec tensors[] = {
     {"m.token", DTYPE_F32, SHAPE2(1, 8)},
     {"m.c.half.weight", DTYPE_F16, SHAPE2(4, 8)},
     {"m.c.byte.weight", DTYPE_I8, SHAPE2(4, 8)},
-    {"m.c.eight.weight", DTYPE_F8_E4M3, SHAPE2(4, 8)},
+    {"m.c.eight.weight", DTYPE_F8_E4M3FNUZ, SHAPE2(4, 8)},
     {"m.c.tall.weight", DTYPE_F32, SHAPE2(8, 4)},
 };
 
@@ -203,7 +203,7 @@ static void refuse(
 static void test_refusals(void **state)
 {
     (void)state;
-    refuse("c.eight.weight", 4, 8, SHOAL_E_UNSUPPORTED, "m.c.eight.weight is F8_E4M3");
+    refuse("c.eight.weight", 4, 8, SHOAL_E_UNSUPPORTED, "m.c.eight.weight is F8_E4M3FNUZ");
     refuse("c.byte.weight", 4, 8, SHOAL_E_UNSUPPORTED, "m.c.byte.weight is I8");
     refuse("a.q.weight+c.half.weight", 8, 8, SHOAL_E_UNSUPPORTED,
         "m.a.q.weight (BF16) and m.c.half.weight (F16)");

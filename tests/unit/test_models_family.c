@@ -291,11 +291,12 @@ static void test_zimage_broken(void **state)
         SHOAL_E_FORMAT, "cap_embedder.1.weight has the shape [32]");
     refuse_tensor(1, (struct tensor_spec){"cap_embedder.1.weight", DTYPE_F32, SHAPE2(48, CAP)},
         SHOAL_E_FORMAT, "should be [1, 48]");
-    refuse_tensor(1, (struct tensor_spec){"cap_embedder.1.weight", DTYPE_F8_E4M3, SHAPE2(DIM, CAP)},
-        SHOAL_E_UNSUPPORTED, "quantised (tensor cap_embedder.1.weight, F8_E4M3)");
+    refuse_tensor(1,
+        (struct tensor_spec){"cap_embedder.1.weight", DTYPE_F8_E4M3FNUZ, SHAPE2(DIM, CAP)},
+        SHOAL_E_UNSUPPORTED, "quantised (tensor cap_embedder.1.weight, F8_E4M3FNUZ)");
     refuse_tensor(last,
         (struct tensor_spec){"layers.2.attention.qkv.comfy_quant", DTYPE_U8, SHAPE1(9)},
-        SHOAL_E_UNSUPPORTED, "quantised");
+        SHOAL_E_FORMAT, "tensor layers.2.attention.qkv.comfy_quant is not valid JSON");
     refuse_tensor(9,
         (struct tensor_spec){"t_embedder.mlp.2.weight", DTYPE_F32, SHAPE2(T_DIM, T_DIM)},
         SHOAL_E_FORMAT, "t_embedder.mlp.2.weight is [8, 8]");

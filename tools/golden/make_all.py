@@ -12,6 +12,7 @@ SMALL = ["--steps", "2", "--size", "64x64"]
 
 SCRIPTS = [
     ("gguf_files", []),
+    ("fp8", []),
     ("noise", []),
     ("scheduler", []),
     ("tokenizer", ["--mini", MINI / "tokenizer" / "tokenizer.json"]),

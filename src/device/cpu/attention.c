@@ -41,8 +41,8 @@ static void score_tile(
     for (int64_t i = 0; i < job->dim; i += DEPTH) {
         int64_t depth = least(job->dim - i, DEPTH);
 
-        s->kernels->pack(
-            s->packed, row_of(job->k, key) + s->kv_col + i, DTYPE_F32, job->k.stride, keys, depth);
+        s->kernels->pack(s->packed, row_of(job->k, key) + s->kv_col + i, DTYPE_F32, 1.0f,
+            job->k.stride, keys, depth);
         s->kernels->multiply(s->scores, KEYS, row_of(job->q, s->first) + s->q_col + i,
             job->q.stride, s->packed, s->rows, keys, depth, i > 0);
     }

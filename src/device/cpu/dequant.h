@@ -159,14 +159,40 @@ static void widen_q6_k(float *restrict to, const uint8_t *restrict b)
     }
 }
 
+/* bf16_from_float and back without a branch: a NaN that comes of a code has no bits to lose. */
+INLINE float rounded_bf16(float value)
+{
+    const uint32_t bits = float_to_bits(value);
+
+    return float_from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+}
+
+static void widen_f8_e4m3(float *restrict to, const uint8_t *restrict code, float scale, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = rounded_bf16(f8_e4m3_to_float(code[i]) * scale);
+}
+
+static void widen_f8_e5m2(float *restrict to, const uint8_t *restrict code, float scale, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = rounded_bf16(f8_e5m2_to_float(code[i]) * scale);
+}
+
 /* n elements, a whole number of blocks. */
-static void widen_quantised(float *to, const void *from, enum dtype dtype, int64_t n)
+static void widen_quantised(float *to, const void *from, enum dtype dtype, float scale, int64_t n)
 {
     void (*block)(float *restrict, const uint8_t *restrict) = widen_q8_0;
     const int64_t elements = dtype_block_elements(dtype), bytes = dtype_block_bytes(dtype);
     const uint8_t *at = from;
 
     switch (dtype) {
+    case DTYPE_F8_E4M3:
+        widen_f8_e4m3(to, from, scale, n);
+        return;
+    case DTYPE_F8_E5M2:
+        widen_f8_e5m2(to, from, scale, n);
+        return;
     case DTYPE_Q4_0:
         block = widen_q4_0;
         break;
@@ -204,8 +230,8 @@ static void widen_quantised(float *to, const void *from, enum dtype dtype, int64
 #define WIDE 256 /* a multiple of every type's block */
 
 /* Rows of whole blocks, `row_bytes` apart. */
-static void pack_block_quantised(
-    float *to, const char *from, enum dtype dtype, int64_t row_bytes, int64_t rows, int64_t depth)
+static void pack_block_quantised(float *to, const char *from, enum dtype dtype, float scale,
+    int64_t row_bytes, int64_t rows, int64_t depth)
 {
     float wide[LANES * WIDE];
 
@@ -215,7 +241,7 @@ static void pack_block_quantised(
 
         for (int64_t i = 0; i < rows; i++)
             widen_quantised(
-                wide + i * WIDE, from + i * row_bytes + dtype_bytes(dtype, k), dtype, left);
+                wide + i * WIDE, from + i * row_bytes + dtype_bytes(dtype, k), dtype, scale, left);
         pack_block_float(to + k * STRIP, wide, WIDE, rows, left);
     }
 }

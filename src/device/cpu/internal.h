@@ -105,9 +105,9 @@ static inline void widen_row(const struct kernels *kernels, struct matrix m, int
     int64_t block = dtype_block_elements(m.dtype);
 
     if (first % block || n % block)
-        quant_widen(to, element_of(m, row, 0), m.dtype, first, n);
+        quant_widen(to, element_of(m, row, 0), m.dtype, m.scale, first, n);
     else
-        kernels->widen(to, element_of(m, row, first), m.dtype, n);
+        kernels->widen(to, element_of(m, row, first), m.dtype, m.scale, n);
 }
 
 /* Elements [first, first + n) of a vector: in `buffer` if they must be widened; NULL if left out.

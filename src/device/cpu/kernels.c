@@ -388,20 +388,20 @@ static void pack_block_float(
 
 #include "device/cpu/dequant.h"
 
-static void widen(float *to, const void *from, enum dtype dtype, int64_t n)
+static void widen(float *to, const void *from, enum dtype dtype, float scale, int64_t n)
 {
     if (dtype == DTYPE_BF16)
         widen_half(to, from, true, n);
     else if (dtype == DTYPE_F16)
         widen_half(to, from, false, n);
     else if (dtype_is_quantised(dtype))
-        widen_quantised(to, from, dtype, n);
+        widen_quantised(to, from, dtype, scale, n);
     else
         memcpy(to, from, (size_t)n * sizeof *to);
 }
 
-static void pack(
-    float *to, const void *w, enum dtype dtype, int64_t stride, int64_t rows, int64_t depth)
+static void pack(float *to, const void *w, enum dtype dtype, float scale, int64_t stride,
+    int64_t rows, int64_t depth)
 {
     for (int64_t r = 0; r < rows; r += STRIP, to += STRIP * depth)
         for (int64_t half = 0; half < STRIP; half += LANES) {
@@ -415,7 +415,7 @@ static void pack(
                     to + half, (const uint16_t *)w + offset, false, stride, left, depth);
             else if (dtype_is_quantised(dtype))
                 pack_block_quantised(to + half, (const char *)w + dtype_bytes(dtype, offset), dtype,
-                    dtype_bytes(dtype, stride), left, depth);
+                    scale, dtype_bytes(dtype, stride), left, depth);
             else
                 pack_block_float(to + half, (const float *)w + offset, stride, left, depth);
         }

@@ -26,10 +26,10 @@ struct kernels {
     /*
      * Packs rows [0, rows) of w, `depth` columns each, as strips of `strip` rows, transposed and
      * widened: to[strip][depth][row in strip]. Rows that are missing in the last strip are zero.
-     * Rows of quantised types begin and end at blocks.
+     * Rows of quantised types begin and end at blocks; `scale` is of F8 types.
      */
-    void (*pack)(
-        float *to, const void *w, enum dtype dtype, int64_t stride, int64_t rows, int64_t depth);
+    void (*pack)(float *to, const void *w, enum dtype dtype, float scale, int64_t stride,
+        int64_t rows, int64_t depth);
 
     /* The same for what lies transposed already: columns [0, cols) of `depth` f32 rows. */
     void (*pack_columns)(float *to, const float *from, int64_t stride, int64_t cols, int64_t depth);
@@ -51,8 +51,8 @@ struct kernels {
 
     /* ---- rows of n ---- */
 
-    /* Of quantised types whole blocks. */
-    void (*widen)(float *to, const void *from, enum dtype dtype, int64_t n);
+    /* Of quantised types whole blocks; `scale` is of F8 types. */
+    void (*widen)(float *to, const void *from, enum dtype dtype, float scale, int64_t n);
 
     double (*sum)(const float *x, int64_t n);
     double (*sum_squares)(const float *x, float about, int64_t n); /* of x - about */

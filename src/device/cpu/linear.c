@@ -39,8 +39,8 @@ static void linear_task(void *arg, int64_t index, int worker)
     for (int64_t k = 0; k < inputs; k += DEPTH) {
         int64_t depth = least(inputs - k, DEPTH);
 
-        kernels->pack(
-            packed, element_of(job->w, feature, k), job->w.dtype, job->w.stride, features, depth);
+        kernels->pack(packed, element_of(job->w, feature, k), job->w.dtype, job->w.scale,
+            job->w.stride, features, depth);
         kernels->multiply(y, job->y.stride, row_of(job->x, row) + k, job->x.stride, packed, rows,
             features, depth, bias || k > 0);
     }

@@ -13,7 +13,7 @@ static float load(struct matrix m, int64_t row, int64_t col)
     float value;
 
     assert(row >= 0 && row < m.rows && col >= 0 && col < m.cols);
-    quant_widen(&value, (const void *)(uintptr_t)m.addr, m.dtype, row * m.stride + col, 1);
+    quant_widen(&value, (const void *)(uintptr_t)m.addr, m.dtype, m.scale, row * m.stride + col, 1);
     return value;
 }
 

@@ -92,7 +92,7 @@ void cuda_conv2d(struct stream *stream, struct matrix y, struct matrix x, struct
     const struct tiling *tiling = choose(cuda_device(stream->device), y.rows, conv);
     int64_t tile_bytes = ceil_div(x.rows, CONV_CHANNELS) * CONV_STAGE_BYTES(tiling->outs) *
                          conv->kernel * conv->kernel;
-    int64_t row_bytes = quantised ? dtype_bytes(product, w.cols) : 0, at_once;
+    int64_t row_bytes = quantised ? dtype_bytes(product, cuda_converted_cols(w.cols)) : 0, at_once;
     struct cuda_room all = cuda_room(stream);
 
     check_conv2d(y, x, w, bias, conv);
@@ -108,9 +108,11 @@ void cuda_conv2d(struct stream *stream, struct matrix y, struct matrix x, struct
         count = least(at_once, y.rows - first);
         rows = matrix_rows(w, first, count);
         /* Rounded now or when it is packed: once. */
-        if (quantised)
+        if (quantised) {
             rows = cuda_convert(
                 stream, cuda_room_take(&room, (uint64_t)(count * row_bytes)), product, rows);
+            rows.cols = w.cols;
+        }
         convolve(stream, tiling, room, matrix_rows(y, first, count), x, rows,
             matrix_given(bias) ? matrix_cols(bias, first, count) : bias, conv);
     }

@@ -43,7 +43,12 @@ struct matrix cuda_convert(struct stream *stream, device_addr at, enum dtype dty
 
 struct matrix cuda_plain(struct stream *stream, struct matrix m, struct cuda_room *room)
 {
+    struct matrix plain;
+    uint64_t bytes;
+
     if (!m.addr || !dtype_is_quantised(m.dtype)) return m;
-    return cuda_convert(stream,
-        cuda_room_take(room, (uint64_t)dtype_bytes(DTYPE_F32, m.rows * m.cols)), DTYPE_F32, m);
+    bytes = (uint64_t)dtype_bytes(DTYPE_F32, m.rows * cuda_converted_cols(m.cols));
+    plain = cuda_convert(stream, cuda_room_take(room, bytes), DTYPE_F32, m);
+    plain.cols = m.cols;
+    return plain;
 }

@@ -138,7 +138,7 @@ void cuda_launch(
 static inline struct gpu_matrix gpu_matrix(struct matrix m)
 {
     return (struct gpu_matrix){
-        (void *)(uintptr_t)m.addr, m.rows, m.cols, m.stride, (int32_t)m.dtype};
+        (void *)(uintptr_t)m.addr, m.rows, m.cols, m.stride, (int32_t)m.dtype, m.scale};
 }
 
 /* ---- operations: see compute_ops ---- */

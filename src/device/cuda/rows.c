@@ -109,7 +109,8 @@ void cuda_guide(
 static void copy_quantised(struct stream *stream, struct matrix y, struct matrix x)
 {
     const struct cuda_room room = cuda_room(stream);
-    int64_t fit = (int64_t)(room.bytes / (uint64_t)dtype_bytes(DTYPE_F32, x.cols)), count;
+    const int64_t row_bytes = dtype_bytes(DTYPE_F32, cuda_converted_cols(x.cols));
+    int64_t fit = (int64_t)room.bytes / row_bytes, count;
 
     assert(fit > 0);
     for (int64_t first = 0; first < x.rows; first += count) {
@@ -117,6 +118,7 @@ static void copy_quantised(struct stream *stream, struct matrix y, struct matrix
 
         count = least(fit, x.rows - first);
         part = cuda_convert(stream, room.at, DTYPE_F32, matrix_rows(x, first, count));
+        part.cols = x.cols;
         if (x.rows > 1) to = matrix_rows(y, first, count);
         combine(stream, KERNEL_copy, (struct matrix[]){to, part, MATRIX_NONE}, MATRIX_NONE, 0, 0);
     }

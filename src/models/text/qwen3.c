@@ -118,7 +118,9 @@ static enum shoal_status embed(const struct qwen3_config *c, const int32_t *ids,
         }
         status = file_read_at(c->embedding->file,
             c->embedding->offset + (uint64_t)ids[t] * row_bytes, row, row_bytes, error);
-        if (!status) quant_widen(embedded + t * c->hidden, row, c->embedding->dtype, 0, c->hidden);
+        if (!status)
+            quant_widen(embedded + t * c->hidden, row, c->embedding->dtype, c->embedding_scale, 0,
+                c->hidden);
     }
     mem_free(row);
     return status;
@@ -297,6 +299,8 @@ static void read_config(struct source *s, void *config)
             "%s: %d query heads for %d key heads of %d", checkpoint_path(s->checkpoint),
             (int)c->heads, (int)c->kv_heads, (int)c->head_dim);
     check_embedding(s, c);
+    if (!s->status)
+        s->status = scales_find(&s->scales, c->embedding, &c->embedding_scale, s->error);
 }
 
 static void build(struct model_builder *b, const void *config)

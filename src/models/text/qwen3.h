@@ -14,6 +14,7 @@ struct qwen3_config {
     double theta;
     float norm_eps;
     const struct checkpoint_tensor *embedding; /* [vocabulary, hidden], read row by row */
+    float embedding_scale;
 };
 
 /* As zimage_open. */

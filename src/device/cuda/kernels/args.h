@@ -9,6 +9,7 @@ struct gpu_matrix {
     void *at;
     int64_t rows, cols, stride; /* elements */
     int32_t dtype;              /* enum dtype */
+    float scale;                /* of F8 types */
 };
 
 #endif

@@ -18,11 +18,12 @@ KERNEL __launch_bounds__(CONVERT_THREADS) convert(struct convert_args args)
 
     if (col >= to.cols) return;
     if (col < left) {
+        const int count = left - col < 8 ? (int)(left - col) : 8;
+
         if (from.dtype <= GPU_BF16)
-            load_plain(values, from.at, row * from.stride + col,
-                left - col < 8 ? (int)(left - col) : 8, from.dtype);
+            load_plain(values, from.at, row * from.stride + col, count, from.dtype);
         else
-            load_quantised(values, from.at, row * from.stride + col, from.dtype);
+            load_quantised(values, from, row * from.stride + col, count);
     }
     if (to.dtype == GPU_F32) {
         float4 *out = (float4 *)((float *)to.at + at);

@@ -13,7 +13,7 @@ template <int type>
 DEVICE void load_weights(float to[8], const struct gpu_matrix &w, int64_t row, int64_t k, int count)
 {
     if (type == QUANTISED)
-        load_quantised(to, w.at, row * w.stride + k, w.dtype);
+        load_quantised(to, w, row * w.stride + k, count);
     else
         load_plain(to, w.at, row * w.stride + k, count, type);
 }

@@ -150,14 +150,53 @@ DEVICE void load_q6_k(float to[8], const uint8_t *b, int i)
     }
 }
 
-/* Elements [index, index + 8) of a run of blocks, index a multiple of 8. */
-DEVICE void load_quantised(float to[8], const void *run, int64_t index, int dtype)
+/* ---- codes of 8 bits ---- */
+
+/* The bits of a code moved to where an F16 has them: E5M2's are its upper half, and E4M3's make its
+ * value but for the exponents' biases, which lie 8 apart. */
+DEVICE float f8_as_float(uint32_t code, int dtype)
 {
-    const uint8_t *bytes = (const uint8_t *)run;
+    if (dtype == DTYPE_F8_E5M2) return f16_as_float((uint16_t)(code << 8));
+    if ((code & 0x7f) == 0x7f) return f16_as_float((uint16_t)(code << 8 | 0x7e00));
+    return f16_as_float((uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7)) * 256.0f;
+}
+
+/* Elements [index, index + count) of a run, count <= 8, and zeros after them. */
+DEVICE void load_f8(
+    float to[8], const uint8_t *run, int64_t index, int count, int dtype, float scale)
+{
+    const uint8_t *at = run + index;
+    uint32_t words[2] = {0, 0};
+
+    if (count == 8 && (uintptr_t)at % 8 == 0) {
+        const uint2 both = *(const uint2 *)at;
+
+        words[0] = both.x, words[1] = both.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i < count) words[i / 4] |= (uint32_t)at[i] << i % 4 * 8;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float code = f8_as_float(words[i / 4] >> i % 4 * 8 & 0xff, dtype);
+
+        to[i] = bf16_as_float(float_as_bf16(rounded_product(code, scale)));
+    }
+}
+
+/* Elements [index, index + count) of a quantised matrix, and zeros after them if it is of F8; else
+ * index is a multiple of 8, and count is 8. */
+DEVICE void load_quantised(float to[8], const struct gpu_matrix &m, int64_t index, int count)
+{
+    const uint8_t *bytes = (const uint8_t *)m.at;
     const int64_t block = index / 32, superblock = index / 256;
     const int i = (int)(index % 32), k = (int)(index % 256);
 
-    switch (dtype) {
+    switch (m.dtype) {
+    case DTYPE_F8_E4M3:
+    case DTYPE_F8_E5M2:
+        return load_f8(to, bytes, index, count, m.dtype, m.scale);
     case DTYPE_Q4_0:
         return load_q4_q5(to, bytes + block * 18, i, false, false);
     case DTYPE_Q4_1:

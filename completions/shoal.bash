@@ -6,14 +6,14 @@ _shoal()
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
     local command=${COMP_WORDS[1]}
     local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
-        --width --height --steps --cfg --seed --count --sampler --shift --vram --ram
+        --width --height --steps --cfg --seed --count --sampler --schedule --shift --vram --ram
         --resident-blocks --prefetch-slots --buffer --lanes --vae-strips --wire --pin --disk-cache
         --rates --device --threads --json --help'
 
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W \
-            'generate plan verify devices inspect trace bench convert cache help --help --version' -- "$current")
+            'generate plan verify devices samplers inspect trace bench convert cache help --help --version' -- "$current")
         return
     fi
     case $previous in
@@ -28,7 +28,14 @@ _shoal()
         compopt -o filenames
         return
         ;;
-    --sampler) mapfile -t COMPREPLY < <(compgen -W euler -- "$current"); return ;;
+    --sampler)
+        mapfile -t COMPREPLY < <(compgen -W 'euler euler_ancestral heun dpmpp_2m uni_pc uni_pc_bh2' -- "$current")
+        return
+        ;;
+    --schedule)
+        mapfile -t COMPREPLY < <(compgen -W 'model simple normal karras exponential beta' -- "$current")
+        return
+        ;;
     --buffer) mapfile -t COMPREPLY < <(compgen -W 'double single auto' -- "$current"); return ;;
     --prefetch-slots) mapfile -t COMPREPLY < <(compgen -W '2 3 4 5 6 auto' -- "$current"); return ;;
     --resident-blocks | --lanes) mapfile -t COMPREPLY < <(compgen -W auto -- "$current"); return ;;
@@ -52,7 +59,7 @@ _shoal()
     -p | --prompt | -n | --negative | --width | --height | --steps | --cfg | --count | --shift | \
         --threads | --from | --to | --step | --blocks | --tokens) return ;;
     help)
-        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices inspect trace bench convert cache' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices samplers inspect trace bench convert cache' -- "$current")
         return
         ;;
     esac
@@ -82,7 +89,7 @@ _shoal()
             compopt -o filenames
         fi
         ;;
-    devices) mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$current") ;;
+    devices | samplers) mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$current") ;;
     trace)
         if [[ $current == -* ]]; then
             mapfile -t COMPREPLY < <(compgen -W '--output --from --to --step --help' -- "$current")

@@ -1,7 +1,7 @@
 # fish completion for shoal
 
 set -l run '__fish_seen_subcommand_from generate plan verify'
-set -l none 'not __fish_seen_subcommand_from generate plan verify devices inspect trace bench convert cache'
+set -l none 'not __fish_seen_subcommand_from generate plan verify devices samplers inspect trace bench convert cache'
 set -l bench '__fish_seen_subcommand_from bench'
 set -l links '__fish_seen_subcommand_from bench; and not __fish_seen_subcommand_from stream'
 set -l stream '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from stream'
@@ -12,6 +12,7 @@ complete -c shoal -n $none -a generate -d 'paint pictures'
 complete -c shoal -n $none -a plan -d 'say what generate would do'
 complete -c shoal -n $none -a verify -d 'compare memory plans'
 complete -c shoal -n $none -a devices -d 'list what can be computed on'
+complete -c shoal -n $none -a samplers -d 'list samplers and schedules'
 complete -c shoal -n $none -a inspect -d 'say what files are'
 complete -c shoal -n $none -a trace -d 'draw what a run did when'
 complete -c shoal -n $none -a bench -d 'measure this machine'
@@ -35,7 +36,8 @@ complete -c shoal -n $run -l steps -x -d 'sampling steps'
 complete -c shoal -n $run -l cfg -x -d 'guidance; 1 is off'
 complete -c shoal -n $run -l seed -x -a random -d 'a number, or random'
 complete -c shoal -n $run -l count -x -d pictures
-complete -c shoal -n $run -l sampler -x -a euler -d sampler
+complete -c shoal -n $run -l sampler -x -a 'euler euler_ancestral heun dpmpp_2m uni_pc uni_pc_bh2' -d sampler
+complete -c shoal -n $run -l schedule -x -a 'model simple normal karras exponential beta' -d 'noise levels'
 complete -c shoal -n $run -l shift -x -d 'of the noise schedule'
 complete -c shoal -n $run -l vram -x -a 'max 1GiB 2GiB 4GiB 8GiB' -d 'hard cap on device memory'
 complete -c shoal -n $run -l ram -x -a 'max 4GiB 8GiB 16GiB' -d 'hard cap on host memory'

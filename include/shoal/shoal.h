@@ -174,7 +174,7 @@ enum shoal_strips {
 struct shoal_request {
     const char *prompt;          /* must not be NULL */
     const char *negative_prompt; /* NULL or "": the empty prompt; used when cfg is not 1 */
-    const char *sampler;         /* NULL: "euler", the only one so far */
+    const char *sampler;         /* see shoal_samplers; NULL: "euler" */
     int32_t width, height;       /* pixels; multiples of 16 */
     int32_t steps;               /* 1..1000 */
     int32_t count;               /* pictures, 1..64; picture i has seed + i */
@@ -204,6 +204,8 @@ struct shoal_request {
     /* Plans for another machine: the name of a card, e.g. "rtx4060", or a file of rates; NULL: for
      * this one. Device memory without a limit becomes the card's. */
     const char *on;
+
+    const char *schedule; /* of noise levels: see shoal_samplers; NULL: "model", its own */
 };
 
 /* The model's defaults: its own size, steps, cfg and shift; unlimited memory; everything auto. */
@@ -231,6 +233,8 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_plan_create(const struct shoal_m
 
 SHOAL_API void shoal_plan_destroy(struct shoal_plan **plan);
 
+/* A step is here, in progress and in reports one call of the DiT for every picture and branch:
+ * samplers may make two calls in a sampling step. `calls` says of how many. */
 struct shoal_plan_summary {
     bool fits;
     bool packs;          /* packed blocks are packed while they are read: their files are plain */
@@ -253,6 +257,7 @@ struct shoal_plan_summary {
      * measured with so many threads (0: not said). */
     int32_t rates_threads;
     double step_seconds, first_step_seconds, seconds;
+    int32_t calls; /* steps that the figures above, progress and reports speak of */
 };
 
 SHOAL_API void shoal_plan_summarise(
@@ -281,7 +286,8 @@ SHOAL_API const char *shoal_phase_name(enum shoal_phase phase);
 
 struct shoal_progress {
     enum shoal_phase phase;
-    int32_t step, steps;   /* done, of all; in phases other than STEPS: pictures or prompts */
+    int32_t step, steps;   /* done, of all; in STEPS: as struct shoal_plan_summary counts them, in
+                              other phases: pictures or prompts */
     int32_t block, blocks; /* done, of this step's */
     double seconds;        /* since the phase began */
     double step_seconds;   /* of the last finished step; 0 before the first */
@@ -467,6 +473,14 @@ SHOAL_API SHOAL_CHECKED enum shoal_status shoal_cache_remove_stale(const char *d
  * as one JSON object. *text is the caller's to free with shoal_text_free.
  */
 SHOAL_API SHOAL_CHECKED enum shoal_status shoal_devices(
+    bool json, char **text, struct shoal_error *error);
+
+/*
+ * The samplers and the schedules that requests may name: what each is, how often a sampler calls
+ * the model in a step (in the last step always once) and whether it adds noise; as text or as one
+ * JSON object. *text is the caller's to free with shoal_text_free.
+ */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_samplers(
     bool json, char **text, struct shoal_error *error);
 
 /* What is measured, and where the results go. */

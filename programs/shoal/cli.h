@@ -26,6 +26,7 @@ int generate_main(int argc, char **argv);
 int plan_main(int argc, char **argv);
 int verify_main(int argc, char **argv);
 int devices_main(int argc, char **argv);
+int samplers_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
 int trace_main(int argc, char **argv);
 int bench_main(int argc, char **argv);

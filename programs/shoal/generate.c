@@ -19,7 +19,7 @@ const struct command command_generate = {
 static void print_step(const struct job *job, const struct shoal_report *report)
 {
     printf("a step    ");
-    if (job->request.steps > 1)
+    if (job->summary.calls > 1)
         printf("the first %s, later ones %s at best; ",
             cli_seconds(report->first_step_seconds).text, cli_seconds(report->step_seconds).text);
     else

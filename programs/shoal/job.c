@@ -157,7 +157,7 @@ bool job_plan(struct job *job, bool shows_plan, int *code)
 
     if (shoal_plan_create(job->model, &job->request, &job->plan, &error) != SHOAL_OK) {
         *code = cli_fail(&error);
-        /* A device or a sampler that is not there: the command line is at fault. */
+        /* A device that is not there: the command line is at fault. */
         if (error.status == SHOAL_E_UNSUPPORTED) *code = CLI_USAGE;
         return false;
     }

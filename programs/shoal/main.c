@@ -15,6 +15,7 @@ static const struct {
     {"plan", plan_main, "say what generate would do, without doing it"},
     {"verify", verify_main, "run under several memory plans and compare the results"},
     {"devices", devices_main, "list what can be computed on"},
+    {"samplers", samplers_main, "list samplers and schedules"},
     {"inspect", inspect_main, "say what a model's files are"},
     {"trace", trace_main, "draw what a run did when"},
     {"bench", bench_main, "measure what this machine copies, reads and computes"},
@@ -48,8 +49,8 @@ static int say_unknown(const char *word)
     if (nearest)
         cli_error("unknown command '%s': did you mean %s?", word, nearest);
     else
-        cli_error("unknown command '%s': give generate, plan, verify, devices, inspect, trace, "
-                  "bench, convert or cache",
+        cli_error("unknown command '%s': give generate, plan, verify, devices, samplers, "
+                  "inspect, trace, bench, convert or cache",
             word);
     return CLI_USAGE;
 }

@@ -23,6 +23,7 @@ enum option_id {
     OPTION_SEED,
     OPTION_COUNT,
     OPTION_SAMPLER,
+    OPTION_SCHEDULE,
     OPTION_SHIFT,
     OPTION_VRAM,
     OPTION_RAM,
@@ -71,8 +72,9 @@ enum command_set {
     COMMAND_CONVERT = 128,
     COMMAND_CACHE = 256,
     COMMAND_STREAM = 512, /* bench stream */
+    COMMAND_SAMPLERS = 1024,
     COMMANDS_RUN = COMMAND_GENERATE | COMMAND_PLAN | COMMAND_VERIFY,
-    COMMANDS_ALL = 1023,
+    COMMANDS_ALL = 2047,
 };
 
 /* A subcommand as the command line sees it. */
@@ -85,7 +87,8 @@ struct command {
 };
 
 extern const struct command command_generate, command_plan, command_verify, command_devices,
-    command_inspect, command_trace, command_bench, command_stream, command_convert, command_cache;
+    command_inspect, command_trace, command_bench, command_stream, command_convert, command_cache,
+    command_samplers;
 
 struct options {
     struct shoal_model_paths paths; /* as given; model may be "mini" */

@@ -199,6 +199,10 @@ enum shoal_status png_parameters(
         text_append(&t, "Negative prompt: %s\n", settings->negative_prompt);
     text_append(&t, "Steps: %d, Sampler: ", settings->steps);
     append_value(&t, settings->sampler);
+    if (settings->schedule) {
+        text_append(&t, ", Schedule type: ");
+        append_value(&t, settings->schedule);
+    }
     text_append(&t, ", CFG scale: %s", plain_number(number, settings->cfg));
     text_append(&t, ", Seed: %" PRIu64 ", Size: %dx%d, Model: ", settings->seed, settings->width,
         settings->height);

@@ -23,6 +23,7 @@ struct png_settings {
     const char *prompt;
     const char *negative_prompt; /* NULL or "": left out */
     const char *sampler, *model;
+    const char *schedule; /* NULL, the model's own: left out */
     int32_t steps, width, height;
     float cfg, shift;
     uint64_t seed;
@@ -33,6 +34,7 @@ struct png_settings {
  *     a red apple
  *     Negative prompt: green
  *     Steps: 8, Sampler: euler, CFG scale: 3, Seed: 7, Size: 128x128, Model: shoal-mini, Shift: 1
+ * with "Schedule type: karras" after the sampler, if that is said.
  * *text is mem_free'd by the caller.
  */
 enum shoal_status png_parameters(

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *part_names[SHOAL_PHASES] = {
     "text encoder", "DiT context", "DiT steps", "VAE decode"};
@@ -210,7 +211,7 @@ static void explain_time(
 
     text_append(t, "predicted: %s a step, limited by %s; ", format_seconds(a, s->step_seconds),
         limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit));
-    if (plan->job.request.steps > 1)
+    if (plan->job.calls > 1)
         text_append(t, "%s the first, which loads; ", format_seconds(a, s->first_step_seconds));
     text_append(t, "%s in all (", format_seconds(b, s->seconds));
     explain_rates(&plan->rates, t);
@@ -222,7 +223,7 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     struct shoal_plan_summary s;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
     int32_t all = job_lane_count(&plan->job);
-    const bool alone = plan->job.request.steps == 1;
+    const bool alone = plan->job.calls == 1;
 
     shoal_plan_summarise(plan, &s);
     text_append(t, "a step: %s", format_operations(b, s.step_operations));
@@ -459,6 +460,11 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     if (plan->job.prompt_count == 1 && r->negative_prompt[0])
         json_append(notes,
             json_string("--negative has no effect: --cfg is 1, which is no guidance"), &failed);
+    if (plan->job.calls != r->steps)
+        json_append(notes,
+            json_sprintf("%s calls the model %d times in %d steps: here each call counts as a step",
+                r->sampler, plan->job.calls, r->steps),
+            &failed);
     note_settings(plan, notes, &failed);
     if (plan->target.elsewhere) note_elsewhere(plan, notes, &failed);
     if (r->seed > UINT32_MAX)
@@ -477,11 +483,12 @@ static json_t *explain_notes(const struct shoal_plan *plan)
 static void explain_text(const struct shoal_plan *plan, const json_t *notes, struct text *t)
 {
     const struct shoal_request *r = &plan->job.request;
+    const bool own = !strcmp(r->schedule, schedules[0]->name);
 
-    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s\n",
+    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s%s%s\n",
         plan->job.model->name, plan->target.name, r->width, r->height, r->steps,
         r->steps == 1 ? "" : "s", r->count, r->count == 1 ? "" : "s", (double)r->cfg,
-        (double)r->shift, r->sampler);
+        (double)r->shift, r->sampler, own ? "" : ", ", own ? "" : r->schedule);
     text_append(t, PHASE_FORMAT, "", "resident", "weights", "slots", "ring", "scratch", "peak",
         "streamed", "time", "limit");
     for (int i = 0; i < SHOAL_PHASES; i++)
@@ -553,25 +560,25 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         return NULL;
     }
     return json_pack(
-        "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b, s:o, s:o,"
+        "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:s, s:i, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
         " s:f, s:s, s:s, s:s, s:f, s:f, s:i, s:b, s:i, s:o, s:I, s:i, s:i, s:o, s:o, s:o, s:O}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
-        "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "fits",
-        (int)s.fits, "vram_budget_bytes", budget_json(r->vram_bytes), "ram_budget_bytes",
-        budget_json(r->ram_bytes), "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes,
-        "least_vram_bytes", (json_int_t)s.least_vram_bytes, "full_vram_bytes",
-        (json_int_t)s.full_vram_bytes, "ram_bytes", (json_int_t)s.ram_bytes, "least_ram_bytes",
-        budget_json(s.least_ram_bytes), "dit_weight_bytes", (json_int_t)s.dit_weight_bytes,
-        "step_copy_bytes", (json_int_t)s.step_copy_bytes, "step_operations",
-        (json_int_t)s.step_operations, "blocks", (int)s.blocks, "resident_blocks",
-        (int)s.resident_blocks, "prefetch_slots", (int)s.prefetch_slots, "lanes", (int)s.lanes,
-        "step_disk_bytes", (json_int_t)s.step_disk_bytes, "process_bytes",
-        (json_int_t)plan->process.bytes, "step_seconds", s.step_seconds, "first_step_seconds",
-        s.first_step_seconds, "seconds", s.seconds, "limit",
-        limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates", plan->rates.name,
-        "rates_origin", origin_name(plan->rates.origin), "link_bytes_per_second",
+        "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "schedule",
+        r->schedule, "calls", (int)s.calls, "fits", (int)s.fits, "vram_budget_bytes",
+        budget_json(r->vram_bytes), "ram_budget_bytes", budget_json(r->ram_bytes),
+        "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes, "least_vram_bytes",
+        (json_int_t)s.least_vram_bytes, "full_vram_bytes", (json_int_t)s.full_vram_bytes,
+        "ram_bytes", (json_int_t)s.ram_bytes, "least_ram_bytes", budget_json(s.least_ram_bytes),
+        "dit_weight_bytes", (json_int_t)s.dit_weight_bytes, "step_copy_bytes",
+        (json_int_t)s.step_copy_bytes, "step_operations", (json_int_t)s.step_operations, "blocks",
+        (int)s.blocks, "resident_blocks", (int)s.resident_blocks, "prefetch_slots",
+        (int)s.prefetch_slots, "lanes", (int)s.lanes, "step_disk_bytes",
+        (json_int_t)s.step_disk_bytes, "process_bytes", (json_int_t)plan->process.bytes,
+        "step_seconds", s.step_seconds, "first_step_seconds", s.first_step_seconds, "seconds",
+        s.seconds, "limit", limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates",
+        plan->rates.name, "rates_origin", origin_name(plan->rates.origin), "link_bytes_per_second",
         plan->rates.link_bytes, "disk_bytes_per_second", plan->rates.disk_bytes, "packed_blocks",
         (int)s.packed_blocks, "packed_while_read", (int)s.packs, "disk_blocks", (int)s.disk_blocks,
         "refusal", plan->refusal ? json_text(plan->refusal) : json_null(), "context_bytes",

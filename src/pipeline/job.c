@@ -107,6 +107,7 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     const struct shoal_request *request, struct shoal_error *error)
 {
     const struct klvae_config *vae = klvae_config(model->parts[FAMILY_VAE]);
+    const struct schedule_kind *schedule = NULL;
     enum shoal_status status;
 
     *job = (struct job){.model = model};
@@ -114,9 +115,16 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     status = sampler_find(request->sampler, &job->sampler, error);
     if (status) error_prefix(error, "--sampler: ");
     TRY(status);
-    TRY(schedule_init(&job->schedule, request->steps, (double)request->shift, error));
+    status = schedule_find(request->schedule, &schedule, error);
+    if (status) error_prefix(error, "--schedule: ");
+    TRY(status);
+    TRY(schedule_make(schedule, request->steps, (double)request->shift, job->sampler->skips,
+        &job->schedule, error));
+    job->calls = sampler_calls(job->sampler, request->steps);
     job->request = *request;
-    job->request.prompt = job->request.negative_prompt = job->request.sampler = NULL;
+    job->request.prompt = job->request.negative_prompt = NULL;
+    job->request.sampler = job->sampler->name; /* static, both */
+    job->request.schedule = schedule->name;
     job->request.device = job->request.rates_path = job->request.on = NULL; /* the plan's affair */
     job->latent_channels = vae->latent_channels;
     job->latent_height = request->height / vae->factor;
@@ -125,7 +133,6 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     TRY_OR_FAIL(copy_string(&job->request.prompt, request->prompt, error));
     TRY_OR_FAIL(copy_string(&job->request.negative_prompt,
         request->negative_prompt ? request->negative_prompt : "", error));
-    TRY_OR_FAIL(copy_string(&job->request.sampler, job->sampler->name, error));
     TRY_OR_FAIL(encode_prompt(job, job->request.prompt, job->max_prompt_tokens, error));
     if (request->cfg != 1.0f)
         TRY_OR_FAIL(
@@ -144,7 +151,6 @@ void job_fini(struct job *job)
 {
     mem_free((void *)(uintptr_t)job->request.prompt);
     mem_free((void *)(uintptr_t)job->request.negative_prompt);
-    mem_free((void *)(uintptr_t)job->request.sampler);
     for (int i = 0; i < 2; i++)
         mem_free(job->prompts[i].ids);
     *job = (struct job){0};
@@ -180,7 +186,7 @@ int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes)
 {
     switch (phase) {
     case SHOAL_PHASE_STEPS:
-        return job->request.steps * groups(job_lane_count(job), lanes);
+        return job->calls * groups(job_lane_count(job), lanes);
     case SHOAL_PHASE_DECODE:
         return job->request.count; /* pictures are large: one at a time */
     default:
@@ -265,7 +271,10 @@ struct run {
     struct zimage_prompt *prompts[2];
     struct zimage_lane *lanes; /* [count * prompt_count]: picture by picture */
     struct matrix *latents;    /* [count] */
+    struct matrix *slots;      /* [count][SAMPLER_SLOTS]: the sampler's own; of the latent and of
+                                  the answer none */
     float *noise;              /* [count][latent] */
+    struct rng *rngs;          /* [count]: each picture's, if the sampler draws too */
     void **pointers;           /* to the lanes that walk */
 };
 
@@ -311,52 +320,96 @@ static enum shoal_status run_context(struct run *r, struct shoal_error *error)
     return SHOAL_OK;
 }
 
-/* Picture i starts from the noise of seed + i, so that any of them can be had alone again. */
-static enum shoal_status start_pictures(struct run *r, struct shoal_error *error)
+/* Picture i's noise, the first and what samplers add, is that of seed + i, so that any of them can
+ * be had alone again. */
+static void draw_noise(struct run *r, int32_t picture, struct rng *rng, struct matrix to)
+{
+    float *noise = NULL; /* when counting: nothing is copied */
+
+    if (r->noise) {
+        noise = r->noise + (uint64_t)picture * latent_size(r->job);
+        rng_normal(rng, noise, latent_size(r->job));
+    }
+    exec_upload(&r->stage->exec, to, noise);
+}
+
+static void start_picture(struct run *r, int32_t picture)
 {
     const struct job *job = r->job;
     struct exec *x = &r->stage->exec;
+    struct matrix *slots = &r->slots[picture * SAMPLER_SLOTS];
     int64_t pixels = job->latent_height * job->latent_width;
+    struct rng rng, *kept = r->rngs ? &r->rngs[picture] : &rng;
 
-    for (int32_t i = 0; i < job->request.count; i++) {
-        float *noise = NULL; /* when counting: nothing is copied */
+    rng_init(kept, job->request.seed + (uint64_t)picture);
+    r->latents[picture] = exec_alloc_float(x, job->latent_channels, pixels);
+    draw_noise(r, picture, kept, r->latents[picture]);
+    if (job->sampler->noisy)
+        slots[SAMPLER_NOISE] = exec_alloc_float(x, job->latent_channels, pixels);
+    for (int32_t i = 0; i < job->sampler->kept; i++)
+        slots[SAMPLER_KEPT + i] = exec_alloc_float(x, job->latent_channels, pixels);
+    for (int32_t k = 0; k < job->prompt_count; k++) {
+        struct zimage_lane *lane = &r->lanes[picture * job->prompt_count + k];
 
-        if (r->noise) {
-            struct rng rng;
-
-            noise = r->noise + (uint64_t)i * latent_size(job);
-            rng_init(&rng, job->request.seed + (uint64_t)i);
-            rng_normal(&rng, noise, latent_size(job));
-        }
-        r->latents[i] = exec_alloc_float(x, job->latent_channels, pixels);
-        exec_upload(x, r->latents[i], noise);
-        for (int32_t k = 0; k < job->prompt_count; k++) {
-            struct zimage_lane *lane = &r->lanes[i * job->prompt_count + k];
-
-            lane->prompt = r->prompts[k];
-            lane->latent = r->latents[i];
-            lane->velocity = exec_alloc_float(x, job->latent_channels, pixels);
-            r->pointers[i * job->prompt_count + k] = lane;
-        }
+        lane->prompt = r->prompts[k];
+        lane->latent = r->latents[picture];
+        lane->velocity = exec_alloc_float(x, job->latent_channels, pixels);
+        r->pointers[picture * job->prompt_count + k] = lane;
     }
+}
+
+static enum shoal_status start_pictures(struct run *r, struct shoal_error *error)
+{
+    for (int32_t i = 0; i < r->job->request.count; i++)
+        start_picture(r, i);
+    /* More noise will be drawn where this lies. */
+    if (r->job->sampler->noisy) TRY(synchronise(r->stage, error));
     return exec_check(&r->stage->exec, error);
 }
 
-/* latent += what the sampler makes of the lanes' velocities. */
-static void advance(struct run *r, int32_t step)
+/* One of a sampler's moves, of one picture. */
+static void move(struct run *r, int32_t picture, const struct sampler_move *m)
+{
+    struct exec *x = &r->stage->exec;
+    struct matrix slots[SAMPLER_SLOTS];
+
+    memcpy(slots, &r->slots[picture * SAMPLER_SLOTS], sizeof slots);
+    slots[SAMPLER_LATENT] = r->latents[picture];
+    slots[SAMPLER_ANSWER] = r->lanes[picture * r->job->prompt_count].velocity;
+    if (m->keep == 0 && m->add == 1)
+        x->ops->copy(x->stream, slots[m->to], slots[m->from]);
+    else
+        x->ops->blend(x->stream, slots[m->to], m->add, slots[m->from], m->keep);
+}
+
+/* What the sampler makes of the lanes' velocities. Noise is drawn while the device computes them,
+ * and has been copied before more is drawn in its place. */
+static enum shoal_status advance(
+    struct run *r, const struct sampler_call *call, struct shoal_error *error)
 {
     const struct job *job = r->job;
     struct exec *x = &r->stage->exec;
-    struct sampler_step s = job->sampler->step(&job->schedule, step);
 
     for (int32_t i = 0; i < job->request.count; i++) {
         const struct zimage_lane *lane = &r->lanes[i * job->prompt_count];
 
+        if (call->draws)
+            draw_noise(
+                r, i, r->rngs ? &r->rngs[i] : NULL, r->slots[i * SAMPLER_SLOTS + SAMPLER_NOISE]);
         if (job->prompt_count == 2)
             x->ops->guide(x->stream, lane[0].velocity, lane[0].velocity, lane[1].velocity,
                 job->request.cfg - 1);
-        x->ops->blend(x->stream, r->latents[i], s.velocity, lane[0].velocity, s.sample);
+        for (int32_t k = 0; k < call->count; k++)
+            move(r, i, &call->moves[k]);
     }
+    if (call->draws) TRY(synchronise(r->stage, error));
+    return exec_check(x, error);
+}
+
+static void free_slots(struct run *r)
+{
+    for (int32_t i = 0; r->slots && i < r->job->request.count * SAMPLER_SLOTS; i++)
+        exec_free(&r->stage->exec, &r->slots[i]);
 }
 
 static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
@@ -366,17 +419,19 @@ static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
     int32_t lanes = job_lane_count(r->job);
 
     TRY(start_pictures(r, error));
-    for (int32_t step = 0; step < r->stage->steps; step++) {
+    for (int32_t index = 0; index < r->stage->calls; index++) {
+        struct sampler_call call = sampler_call_at(r->job->sampler, &r->job->schedule, index);
+
         for (int32_t i = 0; i < lanes; i++)
-            r->lanes[i].step = step;
+            r->lanes[i].step = call.level;
         TRY(walk_all(r->stage, p, r->pointers, lanes, false, error));
-        advance(r, step);
-        TRY(exec_check(&r->stage->exec, error));
-        report_unit(r->stage, step + 1, r->stage->steps);
+        TRY(advance(r, &call, error));
+        report_unit(r->stage, index + 1, r->stage->calls);
     }
     TRY(synchronise(r->stage, error));
     for (int32_t i = 0; i < lanes; i++)
         exec_free(x, &r->lanes[i].velocity);
+    free_slots(r);
     for (int32_t i = 0; i < r->job->prompt_count; i++)
         zimage_prompt_destroy(x, &r->prompts[i]);
     return SHOAL_OK;
@@ -430,10 +485,30 @@ static void run_fini(struct run *r)
     }
     for (int32_t i = 0; r->latents && i < r->job->request.count; i++)
         exec_free(x, &r->latents[i]);
+    free_slots(r);
     mem_free(r->lanes);
     mem_free(r->latents);
+    mem_free(r->slots);
     mem_free(r->noise);
+    mem_free(r->rngs);
     mem_free(r->pointers);
+}
+
+static enum shoal_status run_init(struct run *r, struct shoal_error *error)
+{
+    size_t count = (size_t)r->job->request.count;
+    const bool draws = r->job->sampler->noisy, real = r->output->latents != NULL;
+
+    r->lanes = mem_calloc(count * 2, sizeof *r->lanes);
+    r->latents = mem_calloc(count, sizeof *r->latents);
+    r->slots = mem_calloc(count * SAMPLER_SLOTS, sizeof *r->slots);
+    if (real) r->noise = mem_calloc(count * latent_size(r->job), sizeof *r->noise);
+    if (real && draws) r->rngs = mem_calloc(count, sizeof *r->rngs);
+    r->pointers = mem_calloc(count * 2, sizeof *r->pointers);
+    if (!r->lanes || !r->latents || !r->slots || (real && (!r->noise || (draws && !r->rngs))) ||
+        !r->pointers)
+        FAIL_MEMORY(error);
+    return SHOAL_OK;
 }
 
 enum shoal_status job_run(const struct job *job, struct stage *stage, struct job_output *output,
@@ -442,15 +517,8 @@ enum shoal_status job_run(const struct job *job, struct stage *stage, struct job
     static enum shoal_status (*const phases[SHOAL_PHASES])(struct run *, struct shoal_error *) = {
         run_text, run_context, run_steps, run_decode};
     struct run run = {.job = job, .stage = stage, .output = output};
-    size_t count = (size_t)job->request.count;
-    enum shoal_status status = SHOAL_OK;
+    enum shoal_status status = run_init(&run, error);
 
-    run.lanes = mem_calloc(count * 2, sizeof *run.lanes);
-    run.latents = mem_calloc(count, sizeof *run.latents);
-    if (output->latents) run.noise = mem_calloc(count * latent_size(job), sizeof *run.noise);
-    run.pointers = mem_calloc(count * 2, sizeof *run.pointers);
-    if (!run.lanes || !run.latents || (output->latents && !run.noise) || !run.pointers)
-        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
     for (int phase = 0; phase < SHOAL_PHASES && !status; phase++) {
         status = stage->begin(stage, job, (enum shoal_phase)phase, error);
         if (status) break;

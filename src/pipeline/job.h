@@ -20,6 +20,7 @@ struct job {
     struct shoal_request request; /* its strings are owned */
     const struct sampler *sampler;
     struct schedule schedule;
+    int32_t calls;                /* of the DiT in a picture's sampling: sampler_calls */
     struct job_prompt prompts[2]; /* conditional, then unconditional if guided */
     int32_t prompt_count, max_prompt_tokens;
     size_t dropped[2]; /* tokens of each prompt beyond what the model takes */
@@ -64,7 +65,7 @@ int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes);
 struct stage {
     struct exec exec;
     int32_t lanes;        /* that share a walk */
-    int32_t steps;        /* sampling steps to run: all of the job's, or 1 when counting */
+    int32_t calls;        /* of the DiT to run: all of the job's, or 1 when counting */
     uint64_t whole_bytes; /* of decoding: see struct klvae_lane, from which the next two come */
     int32_t strip_blocks;
     uint64_t largest_bytes;
@@ -78,7 +79,8 @@ struct stage {
     enum shoal_status (*acquire)(
         struct stage *, int32_t block, struct matrix *weights, struct shoal_error *) SHOAL_CHECKED;
     void (*release)(struct stage *, int32_t block);
-    /* May be NULL. After a walk's block, and after a step; a failure ends the run. */
+    /* May be NULL. After a walk's block, and after a phase's unit: of the steps, a call of the DiT;
+     * a failure ends the run. */
     enum shoal_status (*block_done)(struct stage *, int32_t done, int32_t of, struct shoal_error *);
     void (*unit_done)(struct stage *, int32_t done, int32_t of);
 };

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/rng.h"
 #include "base/size.h"
 #include "base/thread.h"
 #include "base/trace.h"
@@ -81,6 +82,7 @@ static uint64_t result_bytes(const struct job *job)
 
     /* And one decoded picture in F32; its PNG is not larger than its pixels by more than a little.
      */
+    if (job->sampler->noisy) latents += sizeof(struct rng) / 2 + 1;
     return count * (3 * pixels + 2 * latents) + 3 * pixels * (sizeof(float) + 1);
 }
 

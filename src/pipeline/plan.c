@@ -121,7 +121,7 @@ static enum shoal_status count_job(const struct shoal_plan *plan, int32_t lanes,
     uint64_t whole_bytes, struct phase_count counts[SHOAL_PHASES], struct shoal_error *error)
 {
     struct count_stage c = {.stage = {.lanes = lanes,
-                                .steps = 1,
+                                .calls = 1,
                                 .whole_bytes = whole_bytes,
                                 .begin = count_begin,
                                 .end = count_end,
@@ -300,7 +300,7 @@ static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
 
 static uint64_t step_walks(const struct job *job, int32_t lanes)
 {
-    return (uint64_t)(job_walks(job, SHOAL_PHASE_STEPS, lanes) / job->request.steps);
+    return (uint64_t)(job_walks(job, SHOAL_PHASE_STEPS, lanes) / job->calls);
 }
 
 /* Predicted, of all steps: what the choice of lanes is judged by. */
@@ -596,8 +596,9 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .step_seconds = steps->walk_seconds * (double)walks,
         .first_step_seconds = steps->first_walk_seconds + steps->walk_seconds * (double)(walks - 1),
         .seconds = plan->solution.seconds,
+        .calls = plan->job.calls,
     };
-    if (plan->job.request.steps > 1) return;
+    if (plan->job.calls > 1) return;
     /* The only step is the first. */
     summary->step_disk_bytes = steps->first_disk_bytes + steps->disk_bytes * (walks - 1);
     summary->step_seconds = summary->first_step_seconds;

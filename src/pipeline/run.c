@@ -12,6 +12,7 @@
 #include "stream/streamer.h"
 
 #include <stdio.h>
+#include <string.h>
 
 struct real_stage {
     struct stage stage; /* first */
@@ -47,7 +48,7 @@ static int32_t units(const struct job *job, enum shoal_phase phase)
 {
     switch (phase) {
     case SHOAL_PHASE_STEPS:
-        return job->request.steps;
+        return job->calls;
     case SHOAL_PHASE_DECODE:
         return job->request.count;
     default:
@@ -118,7 +119,7 @@ static enum shoal_status begin_phase(
     mem_free(places);
     if (status) return status;
     if (phase == SHOAL_PHASE_STEPS)
-        TRY(steps_open(&r->steps, stage->exec.device, stage->steps, error));
+        TRY(steps_open(&r->steps, stage->exec.device, stage->calls, error));
     r->unit_ns = clock_ns();
     r->unit_bytes = 0;
     report_progress(r);
@@ -171,7 +172,7 @@ static void report_step_bytes(struct real_stage *r, const struct streamer_stats 
 {
     const struct job *job = &r->plan->job;
     uint64_t walks = (uint64_t)job_walks(job, SHOAL_PHASE_STEPS, r->stage.lanes);
-    uint64_t steps = (uint64_t)job->request.steps;
+    uint64_t steps = (uint64_t)job->calls;
 
     r->report.step_bytes = (stats->copied_bytes - stats->settled_bytes) / steps;
     if (steps == 1)
@@ -326,6 +327,7 @@ static enum shoal_status result_create(
     new->settings = (struct png_settings){.prompt = new->prompt,
         .negative_prompt = new->negative_prompt,
         .sampler = job->sampler->name,
+        .schedule = strcmp(r->schedule, schedules[0]->name) ? r->schedule : NULL,
         .model = new->model,
         .steps = r->steps,
         .width = r->width,
@@ -376,7 +378,7 @@ static enum shoal_status run_once(const struct shoal_plan *plan, struct device *
 {
     static const struct shoal_callbacks none;
     struct real_stage r = {.stage = {.lanes = plan->lanes,
-                               .steps = plan->job.request.steps,
+                               .calls = plan->job.calls,
                                .whole_bytes = plan->whole_bytes,
                                .begin = real_begin,
                                .end = real_end,

@@ -1,4 +1,4 @@
-/* When each sampling step ended on the device, which works behind the host's back. */
+/* When each step, a call of the DiT, ended on the device, which works behind the host's back. */
 #ifndef PIPELINE_STEPS_H
 #define PIPELINE_STEPS_H
 

@@ -1,11 +1,15 @@
 /*
- * Flow-matching schedules. Every rounding to single precision, and every fused step, is the
- * reference's own, so that the last bit of a picture can be compared; this file must be compiled
- * without contraction of a * b + c (-ffp-contract=off).
+ * The model's own schedule, and what all have in common. Every rounding to single precision, and
+ * every fused step, is the reference's own, so that the last bit of a picture can be compared; this
+ * file must be compiled without contraction of a * b + c (-ffp-contract=off).
  */
 #include "sampling/schedule.h"
 
+#include "base/memory.h"
+#include "base/text.h"
+
 #include <math.h>
+#include <string.h>
 
 #define TRAIN_TIMESTEPS 1000.0f
 
@@ -40,21 +44,64 @@ static void finish(struct schedule *schedule, int32_t steps)
     }
 }
 
-enum shoal_status schedule_init(
-    struct schedule *schedule, int32_t steps, double shift, struct shoal_error *error)
+static void fill_model(float *sigmas, int32_t count, double shift)
 {
     float scale = (float)shift, excess = (float)(shift - 1);
 
+    for (int32_t i = 0; i < count; i++) {
+        float t = even_time(i, count);
+
+        sigmas[i] = scale * t / (1 + excess * t);
+    }
+}
+
+const struct schedule_kind schedule_model = {
+    .name = "model",
+    .about = "the model's own: diffusers' flow matching, evenly spaced before the shift",
+    .fill = fill_model,
+};
+
+enum shoal_status schedule_make(const struct schedule_kind *kind, int32_t steps, double shift,
+    bool skips, struct schedule *schedule, struct shoal_error *error)
+{
     TRY(check_steps(steps, error));
     if (!(shift >= 1e-3 && shift <= 1e3))
         FAIL(error, SHOAL_E_INVALID, "shift is %g; it must be from 0.001 to 1000", shift);
-    for (int32_t i = 0; i < steps; i++) {
-        float t = even_time(i, steps);
-
-        schedule->sigmas[i] = scale * t / (1 + excess * t);
-    }
+    kind->fill(schedule->sigmas, steps + skips, shift);
     finish(schedule, steps);
+    for (int32_t i = 0; i < steps; i++)
+        if (!(schedule->sigmas[i] > schedule->sigmas[i + 1]))
+            FAIL(error, SHOAL_E_INVALID,
+                "steps: %d are too many for schedule \"%s\", whose levels %d and %d would be the "
+                "same; take fewer, or another schedule",
+                steps, kind->name, i + 1, i + 2);
     return SHOAL_OK;
+}
+
+enum shoal_status schedule_init(
+    struct schedule *schedule, int32_t steps, double shift, struct shoal_error *error)
+{
+    return schedule_make(&schedule_model, steps, shift, false, schedule, error);
+}
+
+enum shoal_status schedule_find(
+    const char *name, const struct schedule_kind **kind, struct shoal_error *error)
+{
+    struct text names = {0};
+    enum shoal_status status;
+
+    for (size_t i = 0; i < SCHEDULE_COUNT; i++) {
+        if (!name || !strcmp(schedules[i]->name, name)) {
+            *kind = schedules[i];
+            mem_free(names.data);
+            return SHOAL_OK;
+        }
+        text_append(&names, "%s%s", i ? ", " : "", schedules[i]->name);
+    }
+    status = error_set(error, SHOAL_E_INVALID, __FILE__, __LINE__,
+        "there is no schedule \"%.100s\"; there are: %s", name, names.failed ? "" : names.data);
+    mem_free(names.data);
+    return status;
 }
 
 enum shoal_status schedule_init_dynamic(

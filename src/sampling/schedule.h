@@ -1,7 +1,8 @@
 /*
  * Flow-matching schedules: the noise levels a run passes through, and what the model is told of
- * them. Pure arithmetic, bit for bit what diffusers' FlowMatchEulerDiscreteScheduler holds when
- * ZImagePipeline has set it up. Not a sampler: see sampler.h.
+ * them. Pure arithmetic. The model's own is bit for bit what diffusers'
+ * FlowMatchEulerDiscreteScheduler holds when ZImagePipeline has set it up; the others are those
+ * that ComfyUI's users know, calculated as there. Not a sampler: see sampler.h.
  */
 #ifndef SAMPLING_SCHEDULE_H
 #define SAMPLING_SCHEDULE_H
@@ -12,11 +13,36 @@
 
 struct schedule {
     int32_t steps;
-    float sigmas[SCHEDULE_MAX_STEPS + 1]; /* from 1 (all noise) down; sigmas[steps] is 0 */
-    float times[SCHEDULE_MAX_STEPS];      /* what the model is given at step i: 1 - sigma */
+    float sigmas[SCHEDULE_MAX_STEPS + 2]; /* from 1 (all noise) down; sigmas[steps] is 0 */
+    float times[SCHEDULE_MAX_STEPS + 1];  /* what the model is given at level i: 1 - sigma */
 };
 
-/* sigma = shift t / (1 + (shift - 1) t), t falling evenly from 1 to 1 / steps. */
+/* A way to choose noise levels. */
+struct schedule_kind {
+    const char *name, *about;
+    /* The `count` levels above 0 of a shift. */
+    void (*fill)(float *sigmas, int32_t count, double shift);
+};
+
+#define SCHEDULE_COUNT 6
+
+/* The first one is the default: the model's own. */
+extern const struct schedule_kind *const schedules[SCHEDULE_COUNT];
+
+/* The one called `name`; NULL is the default. Static storage. */
+enum shoal_status schedule_find(
+    const char *name, const struct schedule_kind **kind, struct shoal_error *error) SHOAL_CHECKED;
+
+/*
+ * `skips`: of one step more, without the last level above 0 (see sampler.h). Refuses a count for
+ * which two levels would be the same.
+ */
+enum shoal_status schedule_make(const struct schedule_kind *kind, int32_t steps, double shift,
+    bool skips, struct schedule *schedule, struct shoal_error *error) SHOAL_CHECKED;
+
+extern const struct schedule_kind schedule_model;
+
+/* The model's own: sigma = shift t / (1 + (shift - 1) t), t falling evenly from 1 to 1 / steps. */
 enum shoal_status schedule_init(struct schedule *schedule, int32_t steps, double shift,
     struct shoal_error *error) SHOAL_CHECKED;
 

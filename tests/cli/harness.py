@@ -22,7 +22,7 @@ import zlib
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHOAL = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""
 SMALL = ["--width", "64", "--height", "64", "--steps", "1"]
-COMMANDS = ["generate", "plan", "verify", "devices", "inspect", "trace", "bench", "convert",
+COMMANDS = ["generate", "plan", "verify", "devices", "samplers", "inspect", "trace", "bench", "convert",
             "cache"]
 TIMEOUT = 300
 

@@ -130,7 +130,9 @@ BAD_OPTIONS = [
     (["--lanes", "0"], ["--lanes", "1 to"]),
     (["--threads", "-1"], ["--threads", "0 to"]),
     (["--resident-blocks", "9999"], ["9999", "between 0 and"]),
-    (["--sampler", "dpm"], ["dpm", "euler"]),
+    (["--sampler", "dpm"], ["--sampler", "dpm", "euler, euler_ancestral, heun, dpmpp_2m, uni_pc"]),
+    (["--schedule", "sgm"], ["--schedule", "sgm", "model, simple, normal, karras"]),
+    (["--schedule", "beta", "--steps", "900"], ["steps", "900", "beta"]),
     (["--buffer", "single", "--prefetch-slots", "2"], ["--prefetch-slots", "--buffer single"]),
     (["--dit", "a"], ["--text-encoder", "--vae"]),
     (["--tokenizer", "a"], ["--dit", "--text-encoder", "--vae"]),
@@ -765,6 +767,36 @@ def devices_and_inspect(folder):
     expect(result.code == 0 and result.err == "", result)
     expect(isinstance(json.loads(shoal("inspect", "mini", "--json").out), dict),
            what="inspect --json")
+
+
+@case
+def samplers_are_listed_and_each_paints(folder):
+    result = shoal("samplers")
+    expect(result.code == 0 and result.err == "", result)
+    listed = json.loads(shoal("samplers", "--json").out)
+    for entry in listed["samplers"] + listed["schedules"]:
+        expect(entry["name"] in result.out and entry["about"] in result.out, result, entry)
+    expect(listed["samplers"][0]["name"] == "euler", listed)
+    expect(listed["schedules"][0]["name"] == "model", listed)
+    small = ["--width", "64", "--height", "64", "--steps", "3"]
+    seen = set()
+    for sampler in listed["samplers"]:
+        calls = 2 * sampler["calls_a_step"] + 1
+        result = shoal("generate", "-p", "x", *small, "--sampler", sampler["name"], "--schedule",
+                       "karras", "--json", "-o", "x.png", folder=folder)
+        expect(result.code == 0, result)
+        said = json.loads(result.out)
+        expect(said["plan"]["calls"] == calls and said["plan"]["schedule"] == "karras", said)
+        expect(f"step {calls}/{calls}" in result.err, result)
+        seen.add(said["pictures"][0]["latents_xxh3_128"])
+        with open(os.path.join(folder, "x.png"), "rb") as file:
+            data = file.read()
+        text = f"Sampler: {sampler['name']}, Schedule type: karras, CFG"
+        expect(text.encode() in data, text)
+    expect(len(seen) == len(listed["samplers"]), seen)
+    result = shoal("plan", "-p", "x", *small, "--sampler", "heun", "--schedule", "beta")
+    expect("heun, beta" in result.out and "heun calls the model 5 times in 3 steps" in result.out,
+           result)
 
 
 @case

@@ -441,14 +441,79 @@ static void test_packing(void **state)
     }
 }
 
-static void test_bad_requests(void **state)
+/* Whatever a sampler keeps, draws and calls: no budget, lane or number of pictures changes a bit,
+ * no two samplers paint the same, and what is kept is in the plan's peak (see run). */
+static void test_samplers(void **state)
 {
-    struct shoal_request cases[13];
-    static const char *const names[13] = {"prompt", "width", "height", "steps", "count", "cfg",
-        "shift", "sampler", "--resident-blocks", "device", "buffer", "wire", "--vae-strips"};
+    static const struct {
+        const char *sampler, *schedule;
+        int32_t calls;
+    } cases[] = {{"euler", "model", 4}, {"euler", "beta", 4}, {"euler_ancestral", "simple", 4},
+        {"heun", "normal", 7}, {"dpmpp_2m", "karras", 4}, {"uni_pc", "exponential", 4},
+        {"uni_pc_bh2", "exponential", 4}};
+    enum { CASES = sizeof cases / sizeof *cases };
+    uint64_t references[CASES];
 
     (void)state;
-    for (int i = 0; i < 13; i++)
+    for (int i = 0; i < CASES; i += STRIDE) {
+        struct shoal_request r = request();
+        struct shoal_plan_summary s;
+
+        r.steps = 4;
+        r.count = 2;
+        r.sampler = cases[i].sampler;
+        r.schedule = cases[i].schedule;
+        s = summary_of(&r);
+        assert_int_equal(s.calls, cases[i].calls);
+        references[i] = run(&r);
+        for (int k = 0; k < i; k += STRIDE)
+            assert_int_not_equal(references[i], references[k]);
+        r.vram_bytes = s.least_vram_bytes;
+        assert_int_equal(run(&r), references[i]);
+        r.vram_bytes = (s.least_vram_bytes + s.full_vram_bytes) / 2;
+        r.lanes = 3;
+        r.threads = 1;
+        assert_int_equal(run(&r), references[i]);
+    }
+}
+
+/* Picture 1 of two is picture 0 of the next seed, its fresh noise included. */
+static void test_noise_is_each_picture_s(void **state)
+{
+    struct shoal_request r = request();
+    struct shoal_error error = {0};
+    struct shoal_result *both = NULL, *one = NULL;
+    struct shoal_image second, alone;
+    struct shoal_plan *plan;
+
+    (void)state;
+    r.steps = 3;
+    r.sampler = "euler_ancestral";
+    r.count = 2;
+    plan = plan_for(&r);
+    assert_ok(shoal_run(plan, NULL, &both, &error));
+    shoal_plan_destroy(&plan);
+    r.count = 1;
+    r.seed++;
+    plan = plan_for(&r);
+    assert_ok(shoal_run(plan, NULL, &one, &error));
+    shoal_plan_destroy(&plan);
+    shoal_result_image(both, 1, &second);
+    shoal_result_image(one, 0, &alone);
+    assert_memory_equal(second.latents, alone.latents, alone.latent_count * sizeof *alone.latents);
+    shoal_result_destroy(&both);
+    shoal_result_destroy(&one);
+}
+
+static void test_bad_requests(void **state)
+{
+    struct shoal_request cases[14];
+    static const char *const names[14] = {"prompt", "width", "height", "steps", "count", "cfg",
+        "shift", "sampler", "--resident-blocks", "device", "buffer", "wire", "--vae-strips",
+        "schedule"};
+
+    (void)state;
+    for (int i = 0; i < 14; i++)
         cases[i] = request();
     cases[0].prompt = NULL;
     cases[1].width = 100;
@@ -463,7 +528,8 @@ static void test_bad_requests(void **state)
     cases[10].buffer = (enum shoal_buffer)77;
     cases[11].wire = (enum shoal_wire)77;
     cases[12].vae_strips = (enum shoal_strips)77;
-    for (int i = 0; i < 13; i++) {
+    cases[13].schedule = "nonesuch";
+    for (int i = 0; i < 14; i++) {
         struct shoal_error error = {0};
         struct shoal_plan *plan = (struct shoal_plan *)&cases;
 
@@ -489,6 +555,8 @@ int main(void)
         cmocka_unit_test(test_huge_requests),
         cmocka_unit_test(test_least_ram),
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_samplers),
+        cmocka_unit_test(test_noise_is_each_picture_s),
         cmocka_unit_test(test_bad_requests),
     };
 

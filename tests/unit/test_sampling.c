@@ -1,4 +1,5 @@
-/* src/sampling: schedules and Euler steps against diffusers' own. */
+/* src/sampling: the model's schedule and Euler steps against diffusers' own, bit for bit; the other
+ * schedules and all samplers against ComfyUI's (tools/golden/samplers.py). */
 #include "support.h"
 
 #include "base/memory.h"
@@ -8,12 +9,12 @@
 #include <math.h>
 #include <string.h>
 
-static json_t *load_golden(void)
+static json_t *load_golden(const char *path)
 {
     json_error_t where;
-    json_t *root = json_load_file("tests/golden/scheduler.json", 0, &where);
+    json_t *root = json_load_file(path, 0, &where);
 
-    if (!root) fail_msg("tests/golden/scheduler.json: %s", where.text);
+    if (!root) fail_msg("%s: %s", path, where.text);
     return root;
 }
 
@@ -32,7 +33,7 @@ static void test_schedules(void **state)
 {
     static struct schedule schedule;
     struct shoal_error error = {0};
-    json_t *root = load_golden(), *entry;
+    json_t *root = load_golden("tests/golden/scheduler.json"), *entry;
     size_t i;
 
     (void)state;
@@ -64,7 +65,7 @@ static void test_euler(void **state)
     static struct schedule schedule;
     const struct sampler *sampler = NULL;
     struct shoal_error error = {0};
-    json_t *root = load_golden(), *toy, *row;
+    json_t *root = load_golden("tests/golden/scheduler.json"), *toy, *row;
     size_t t, i, j;
 
     (void)state;
@@ -82,12 +83,14 @@ static void test_euler(void **state)
         json_array_foreach(json_array_get(latents, 0), j, row) x[j] = (float)json_number_value(row);
         json_array_foreach(json_object_get(toy, "model_output"), i, row)
         {
-            struct sampler_step step = sampler->step(&schedule, (int32_t)i);
+            struct sampler_call call = sampler_call_at(sampler, &schedule, (int32_t)i);
 
+            assert_int_equal(call.count, 1);
+            assert_int_equal(call.level, i);
             for (j = 0; j < json_array_size(row); j++) {
                 float v = (float)json_number_value(json_array_get(row, j));
 
-                x[j] = step.sample * x[j] + step.velocity * v;
+                x[j] = call.moves[0].keep * x[j] + call.moves[0].add * v;
             }
             check_floats(json_array_get(latents, i + 1), x, json_array_size(row), "latent");
         }
@@ -109,10 +112,157 @@ static void test_every_count(void **state)
     }
 }
 
+static void check_close(
+    const json_t *list, const float *values, size_t count, double tolerance, const char *what)
+{
+    if (json_array_size(list) != count)
+        fail_msg("%s: %zu values, not %zu", what, count, json_array_size(list));
+    for (size_t i = 0; i < count; i++) {
+        double expected = json_number_value(json_array_get(list, i));
+
+        if (!(fabs((double)values[i] - expected) <= tolerance))
+            fail_msg("%s: value %zu is %.9g, not %.9g", what, i, (double)values[i], expected);
+    }
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+static void test_levels(void **state)
+{
+    static struct schedule schedule;
+    const struct schedule_kind *kind = NULL;
+    struct shoal_error error = {0};
+    json_t *root = load_golden("tests/golden/samplers.json"), *entry;
+    size_t i;
+
+    (void)state;
+    assert_int_equal(json_array_size(json_object_get(root, "levels")), 3 * 6 * 5);
+    json_array_foreach(json_object_get(root, "levels"), i, entry)
+    {
+        int32_t steps = (int32_t)json_integer_value(json_object_get(entry, "steps"));
+        double shift = json_number_value(json_object_get(entry, "shift"));
+        char what[100];
+
+        snprintf(what, sizeof what, "%s, %d steps, shift %g", text_of(entry, "schedule"),
+            (int)steps, shift);
+        assert_ok(schedule_find(text_of(entry, "schedule"), &kind, &error));
+        assert_ok(schedule_make(kind, steps, shift, false, &schedule, &error));
+        check_close(
+            json_object_get(entry, "sigmas"), schedule.sigmas, (size_t)steps + 1, 1e-6, what);
+    }
+    json_decref(root);
+}
+
+#define TOY 4 /* values of a latent */
+
+/* As tools/golden/samplers.py has it. */
+static void toy_answer(float *v, const float *x, float sigma)
+{
+    for (int i = 0; i < TOY; i++)
+        v[i] = tanhf(0.7f * x[i] + sigma / 2) + x[i] / 4;
+}
+
+static void toy_run(const struct sampler *sampler, const struct schedule *schedule,
+    const json_t *root, float slots[SAMPLER_SLOTS][TOY])
+{
+    size_t draws = 0;
+
+    for (int i = 0; i < TOY; i++)
+        slots[SAMPLER_LATENT][i] =
+            (float)json_number_value(json_array_get(json_object_get(root, "start"), (size_t)i));
+    for (int32_t index = 0; index < sampler_calls(sampler, schedule->steps); index++) {
+        struct sampler_call call = sampler_call_at(sampler, schedule, index);
+
+        assert_in_range(call.level, 0, schedule->steps - 1);
+        toy_answer(slots[SAMPLER_ANSWER], slots[SAMPLER_LATENT], schedule->sigmas[call.level]);
+        assert_true(!call.draws || sampler->noisy);
+        for (size_t i = 0; call.draws && i < TOY; i++)
+            slots[SAMPLER_NOISE][i] = (float)json_number_value(
+                json_array_get(json_array_get(json_object_get(root, "noise"), draws), i));
+        draws += call.draws;
+        for (int32_t k = 0; k < call.count; k++) {
+            const struct sampler_move *m = &call.moves[k];
+
+            assert_true((int)m->to < SAMPLER_KEPT + sampler->kept && m->to != m->from);
+            for (int i = 0; i < TOY; i++)
+                slots[m->to][i] = m->keep == 0 && m->add == 1
+                                      ? slots[m->from][i]
+                                      : m->add * slots[m->from][i] + m->keep * slots[m->to][i];
+        }
+    }
+}
+
+/* The reference is in double precision, so what differs is rounding. */
+static void test_samplers(void **state)
+{
+    static struct schedule schedule;
+    const struct sampler *sampler = NULL;
+    const struct schedule_kind *kind = NULL;
+    struct shoal_error error = {0};
+    json_t *root = load_golden("tests/golden/samplers.json"), *entry;
+    size_t i;
+
+    (void)state;
+    assert_int_equal(
+        json_array_size(json_object_get(root, "runs")), 2 * SAMPLER_COUNT * SCHEDULE_COUNT);
+    json_array_foreach(json_object_get(root, "runs"), i, entry)
+    {
+        int32_t steps = (int32_t)json_integer_value(json_object_get(entry, "steps"));
+        double shift = json_number_value(json_object_get(entry, "shift")), largest = 0;
+        const json_t *latent = json_object_get(entry, "latent");
+        float slots[SAMPLER_SLOTS][TOY];
+        char what[100];
+
+        for (size_t k = 0; k < SAMPLER_SLOTS * TOY; k++)
+            slots[k / TOY][k % TOY] = NAN; /* what was not written must not be read */
+        snprintf(what, sizeof what, "%s, %s, %d steps, shift %g", text_of(entry, "sampler"),
+            text_of(entry, "schedule"), (int)steps, shift);
+        assert_ok(sampler_find(text_of(entry, "sampler"), &sampler, &error));
+        assert_ok(schedule_find(text_of(entry, "schedule"), &kind, &error));
+        assert_ok(schedule_make(kind, steps, shift, sampler->skips, &schedule, &error));
+        check_close(
+            json_object_get(entry, "sigmas"), schedule.sigmas, (size_t)steps + 1, 1e-6, what);
+        toy_run(sampler, &schedule, root, slots);
+        for (size_t k = 0; k < TOY; k++)
+            largest = fmax(largest, fabs(json_number_value(json_array_get(latent, k))));
+        check_close(latent, slots[SAMPLER_LATENT], TOY, 1e-5 * largest, what);
+    }
+    json_decref(root);
+}
+
+/* Numbers come out of every sampler after any count of steps, the least and the most included. */
+static void test_every_sampler(void **state)
+{
+    static struct schedule schedule;
+    static const int32_t counts[] = {1, 2, 3, 4, 5, 60, 999};
+    struct shoal_error error = {0};
+    json_t *root = load_golden("tests/golden/samplers.json");
+
+    (void)state;
+    for (int i = 0; i < SAMPLER_COUNT; i++)
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+            float slots[SAMPLER_SLOTS][TOY];
+
+            assert_ok(schedule_make(
+                &schedule_model, counts[k], 3, samplers[i]->skips, &schedule, &error));
+            if (samplers[i]->noisy && counts[k] > 16) continue; /* more noise than there is */
+            toy_run(samplers[i], &schedule, root, slots);
+            for (int j = 0; j < TOY; j++)
+                if (!(fabsf(slots[SAMPLER_LATENT][j]) < 10))
+                    fail_msg("%s, %d steps: %g", samplers[i]->name, (int)counts[k],
+                        (double)slots[SAMPLER_LATENT][j]);
+        }
+    json_decref(root);
+}
+
 static void test_refusals(void **state)
 {
     static struct schedule schedule;
     const struct sampler *sampler = NULL;
+    const struct schedule_kind *kind = NULL;
     struct shoal_error error = {0};
 
     (void)state;
@@ -125,9 +275,16 @@ static void test_refusals(void **state)
     assert_int_equal(schedule_init(&schedule, 4, (double)NAN, &error), SHOAL_E_INVALID);
     assert_int_equal(schedule_init_dynamic(&schedule, 4, (double)NAN, &error), SHOAL_E_INVALID);
     assert_int_equal(schedule_init_dynamic(&schedule, 4, 800, &error), SHOAL_E_INVALID);
-    assert_int_equal(sampler_find("dpmpp_2m", &sampler, &error), SHOAL_E_INVALID);
-    assert_non_null(strstr(error.text, "dpmpp_2m"));
-    assert_non_null(strstr(error.text, "euler"));
+    assert_int_equal(sampler_find("lcm", &sampler, &error), SHOAL_E_INVALID);
+    assert_non_null(strstr(error.text, "lcm"));
+    assert_non_null(strstr(error.text, "euler, euler_ancestral, heun"));
+    assert_int_equal(schedule_find("sgm", &kind, &error), SHOAL_E_INVALID);
+    assert_non_null(strstr(error.text, "sgm"));
+    assert_non_null(strstr(error.text, "model, simple, normal"));
+    /* A beta distribution's ends are flat: two of so many steps would be of one level. */
+    assert_ok(schedule_find("beta", &kind, &error));
+    assert_int_equal(schedule_make(kind, 1000, 3, false, &schedule, &error), SHOAL_E_INVALID);
+    assert_non_null(strstr(error.text, "1000 are too many for schedule \"beta\""));
 }
 
 int main(void)
@@ -136,6 +293,9 @@ int main(void)
         cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_euler),
         cmocka_unit_test(test_every_count),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_samplers),
+        cmocka_unit_test(test_every_sampler),
         cmocka_unit_test(test_refusals),
     };
 

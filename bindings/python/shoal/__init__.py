@@ -13,10 +13,10 @@ may be used from distinct threads; one object by one thread at a time.
 """
 
 from ._engine import Model, Plan, PlanSummary, Progress, Report, Result
-from ._engine import devices, generate, inspect
+from ._engine import devices, generate, inspect, samplers
 from ._library import AUTO, UNLIMITED, Error, Status, __version__
 from .store import Store, StoreStats, Tensor
 
 __all__ = ["AUTO", "UNLIMITED", "Error", "Model", "Plan", "PlanSummary", "Progress", "Report",
            "Result", "Status", "Store", "StoreStats", "Tensor", "__version__", "devices",
-           "generate", "inspect"]
+           "generate", "inspect", "samplers"]

@@ -54,6 +54,7 @@ class PlanSummary:
     step_seconds: float
     first_step_seconds: float
     seconds: float
+    calls: int  # of the DiT for each picture: what a step is, here, in progress and in reports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Model(c.Owner):
              steps: Optional[int] = None, count: Optional[int] = None,
              cfg: Optional[float] = None, shift: Optional[float] = None,
              seed: Optional[int] = None, sampler: Optional[str] = None,
+             schedule: Optional[str] = None,
              vram: Optional[Size] = None, ram: Optional[Size] = None,
              resident_blocks: Optional[int] = None, prefetch_slots: Optional[int] = None,
              buffer: Optional[str] = None, wire: Optional[str] = None, pin: Optional[str] = None,
@@ -148,6 +150,8 @@ class Model(c.Owner):
         width, height    pixels, multiples of 16
         count            pictures, 1..64; picture i has seed + i
         cfg              ComfyUI's scale, where 1 is off
+        sampler          see samplers(); as a step counts each call of the model
+        schedule         of noise levels: see samplers()
         vram             hard cap on device memory: bytes, or "3GiB"
         ram              hard cap on the library's host memory, the interpreter's own apart
         resident_blocks  DiT blocks kept on the device
@@ -170,10 +174,10 @@ class Model(c.Owner):
         library.shoal_request_init(byref(request), self._open())
         c.fill(request, prompt=prompt, negative_prompt=negative_prompt, width=width,
                height=height, steps=steps, count=count, cfg=cfg, shift=shift, seed=seed,
-               sampler=sampler, vram=vram, ram=ram, resident_blocks=resident_blocks,
-               prefetch_slots=prefetch_slots, buffer=buffer, wire=wire, pin=pin, lanes=lanes,
-               vae_strips=vae_strips, device=device, threads=threads, trace=trace, rates=rates,
-               on=on)
+               sampler=sampler, schedule=schedule, vram=vram, ram=ram,
+               resident_blocks=resident_blocks, prefetch_slots=prefetch_slots, buffer=buffer,
+               wire=wire, pin=pin, lanes=lanes, vae_strips=vae_strips, device=device,
+               threads=threads, trace=trace, rates=rates, on=on)
         c.check(library.shoal_plan_create, self._open(), byref(request), byref(pointer))
         plan = Plan(pointer, library.shoal_plan_destroy, kept=self)
         self._plans.add(plan)
@@ -350,6 +354,11 @@ def inspect(path: Path) -> dict[str, Any]:
     name = c.text_bytes("path", path)
     return json.loads(c.take_text(
         lambda text: c.check(library.shoal_inspect, name, True, text, None)))
+
+
+def samplers() -> dict[str, Any]:
+    """The samplers and schedules there are, as `shoal samplers --json` says it."""
+    return json.loads(c.take_text(lambda text: c.check(library.shoal_samplers, True, text)))
 
 
 def devices() -> dict[str, Any]:

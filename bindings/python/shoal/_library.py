@@ -75,7 +75,7 @@ class Request(Struct):
                 ("prefetch_slots", c_int32), ("buffer", c_int), ("wire", c_int), ("pin", c_int),
                 ("lanes", c_int32), ("vae_strips", c_int), ("device", c_char_p),
                 ("threads", c_int32), ("trace", c_bool), ("rates_path", c_char_p),
-                ("on", c_char_p)]
+                ("on", c_char_p), ("schedule", c_char_p)]
 
 
 class PlanSummaryStruct(Struct):
@@ -89,7 +89,7 @@ class PlanSummaryStruct(Struct):
                 ("packed_blocks", c_int32), ("disk_blocks", c_int32), ("prefetch_slots", c_int32),
                 ("lanes", c_int32), ("strip_blocks", c_int32), ("rates_threads", c_int32),
                 ("step_seconds", c_double), ("first_step_seconds", c_double),
-                ("seconds", c_double)]
+                ("seconds", c_double), ("calls", c_int32)]
 
 
 class ProgressStruct(Struct):
@@ -162,6 +162,7 @@ ENGINE = {
     "shoal_text_free": (None, [_TEXT]),
     "shoal_inspect": (c_int, [c_char_p, c_bool, _TEXT, POINTER(c_bool), _ERROR]),
     "shoal_devices": (c_int, [c_bool, _TEXT, _ERROR]),
+    "shoal_samplers": (c_int, [c_bool, _TEXT, _ERROR]),
     "shoal_model_open": (c_int, [POINTER(ModelPaths), _HANDLE, _ERROR]),
     "shoal_model_close": (None, [_HANDLE]),
     "shoal_model_name": (c_char_p, [c_void_p]),

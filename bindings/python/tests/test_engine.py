@@ -157,11 +157,12 @@ class Plans(Case):
 
     def test_options_reach_the_plan(self) -> None:
         said = self.model.plan(PROMPT, negative_prompt="blurred", width=64, height=96, steps=3,
-                               count=2, cfg=3.5, shift=2, seed=9, sampler="euler", lanes=1,
-                               resident_blocks=4, prefetch_slots=3, buffer="double",
+                               count=2, cfg=3.5, shift=2, seed=9, sampler="heun", schedule="karras",
+                               lanes=1, resident_blocks=4, prefetch_slots=3, buffer="double",
                                threads=1).json()
         expected = {"width": 64, "height": 96, "steps": 3, "count": 2, "cfg": 3.5, "shift": 2.0,
-                    "sampler": "euler", "lanes": 1, "resident_blocks": 4, "prefetch_slots": 3}
+                    "sampler": "heun", "schedule": "karras", "calls": 5, "lanes": 1,
+                    "resident_blocks": 4, "prefetch_slots": 3}
         self.assertEqual({name: said[name] for name in expected}, expected)
         self.assertEqual(self.model.plan(PROMPT, on="rtx4060").json()["device"], "rtx4060")
 
@@ -175,6 +176,14 @@ class Runs(Case):
         last = [progress for progress in told if progress.phase == "steps"][-1]
         self.assertEqual((last.step, last.steps), (2, 2))
         self.assertGreater(last.step_seconds, 0)
+
+    def test_a_step_is_a_call_of_the_model(self) -> None:
+        told = []
+        plan = self.model.plan(PROMPT, sampler="heun", **SMALL)
+        plan.run(told.append)
+        last = [progress for progress in told if progress.phase == "steps"][-1]
+        self.assertEqual((last.step, last.steps), (3, 3))
+        self.assertEqual(plan.summary.calls, 3)
 
     def test_reports_say_what_it_took(self) -> None:
         report = self.model.plan(PROMPT, **SMALL).run().report
@@ -314,6 +323,10 @@ class Machine(Case):
     def test_devices_are_listed(self) -> None:
         self.assertEqual(shoal.devices(), program("devices", folder=self.folder))
         self.assertEqual(shoal.devices()["devices"][0]["name"], "cpu")
+
+    def test_samplers_are_listed(self) -> None:
+        self.assertEqual(shoal.samplers(), program("samplers", folder=self.folder))
+        self.assertEqual(shoal.samplers()["samplers"][0]["name"], "euler")
 
     def test_the_version_is_the_library_s(self) -> None:
         with open(os.path.join(SOURCE, "meson.build"), encoding="utf-8") as file:

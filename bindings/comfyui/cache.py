@@ -13,24 +13,24 @@ import tempfile
 
 import torch
 
-from .options import GIB, Refused
+from .options import Refused, gib, shown
 
 ALIGNMENT_BYTES = 4096  # so that every tensor can be read past the page cache
 
 
 class Cache:
     def __init__(self, folder: str) -> None:
-        self._folder = folder
         self.nbytes = 0
+        folder = self._folder = os.path.expanduser(folder)
         if not os.path.isdir(folder):
             what = ("a link to nothing" if os.path.islink(folder) and not os.path.exists(folder)
                     else "no folder" if os.path.exists(folder) else "not there")
-            raise Refused(f"disk_cache: {folder} is {what}: make a folder, or name another")
+            raise Refused(f"disk_cache: {shown(folder)} is {what}: make a folder, or name another")
         try:
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
         except OSError as error:
-            raise Refused(f"disk_cache: no file can be written in {folder}: {error.strerror}. Name "
-                          "another folder") from None
+            raise Refused(f"disk_cache: no file can be written in {shown(folder)}: "
+                          f"{error.strerror}. Name another folder") from None
 
     @property
     def path(self) -> str:
@@ -59,9 +59,9 @@ class Cache:
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _failed(self, error: OSError) -> Refused:
-        return Refused(f"disk_cache: after {self.nbytes / GIB:.2f} GiB of the streamed blocks, "
-                       f"{self._folder} takes no more: {error.strerror}. Make room there, or name "
-                       "another folder")
+        return Refused(f"disk_cache: after {gib(self.nbytes)} of the streamed blocks, "
+                       f"{shown(self._folder)} takes no more: {error.strerror}. Make room there, "
+                       "or name another folder")
 
     def close(self) -> None:
         self._file.close()

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .cache import Cache
 from .options import GIB, Options, Refused
-from .patches import Patches, patched
+from .patches import Patches, patchable, patched
 
 
 class Entry(NamedTuple):
@@ -165,7 +165,7 @@ class Capture:
         value = slots[name]
         if getattr(value, "is_meta", False):  # ComfyUI's zeros, not made yet
             value = torch.zeros(value.shape, dtype=value.dtype)
-        if self._baked and key in self._patcher.patches:
+        if self._baked and key in self._patcher.patches and patchable(module):
             if self._from_files and self._cache is None:
                 raise self._has_no_file(key)
             with _in_place_of(slots, name, value):

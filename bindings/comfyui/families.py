@@ -5,7 +5,7 @@ Facts about ComfyUI's model classes only; it needs neither torch nor ComfyUI.
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 LEAST_BLOCKS = 4  # a shorter list of equal blocks is more likely something else
 
@@ -77,4 +77,11 @@ def find(model: Any) -> Family:
     if not places:
         raise Unsupported(f"{own} has no list of {LEAST_BLOCKS} or more equal blocks, "
                           "which is what shoal streams")
+    seen: Dict[int, Place] = {}
+    for place in places:
+        block = getattr(model, place.list)[place.index]
+        if id(block) in seen:
+            raise Unsupported(f"{own}: {place.path} is the same block as {seen[id(block)].path}, "
+                              "and shoal streams blocks that are used in one place only")
+        seen[id(block)] = place
     return Family(name, places)

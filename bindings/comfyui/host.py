@@ -8,6 +8,8 @@ is the memory.
 from __future__ import annotations
 
 import logging
+import math
+import re
 import sys
 import weakref
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -22,7 +24,7 @@ from .cache import Cache
 from .capture import Block, Capture, block_bytes, modules, swapped
 from .families import Place
 from .measures import Run
-from .options import GIB, Options, Refused
+from .options import GIB, Options, Refused, gib, shown
 
 _HOSTS: "weakref.WeakValueDictionary[Tuple[Any, ...], Host]" = weakref.WeakValueDictionary()
 log = logging.getLogger("shoal")
@@ -62,6 +64,19 @@ def _count_pinned(counted: List[int], now: int) -> None:
     counted[0] = now
 
 
+def _too_small(failure: str, options: Options, copied_bytes: int) -> str:
+    """What the store said of a budget, by the input that it comes from."""
+    found = re.search(r"the least that works .* is --(vram|ram) (\d+)", failure)
+    if found is None:
+        return f"the budgets are too small: {failure}"
+    name = f"{found[1]}_budget_gb"
+    beside = (f", beside {gib(copied_bytes)} for weights that no file has as they are shipped: "
+              "give disk_cache, or more" if copied_bytes else "")
+    return (f"{name} {getattr(options, name):g} is too small for the streamed blocks: the least "
+            f"that works with these inputs is {math.ceil(int(found[2]) / GIB * 1e6) / 1e6:.6f} "
+            f"({gib(int(found[2]))}){beside}")
+
+
 class Host:
     """Runs blocks on weights that arrive a moment before. Between start and stop it has device
     memory; weights stay in host memory after stop."""
@@ -99,19 +114,19 @@ class Host:
         for block in self._blocks:
             block.tensors.clear()  # the store keeps them for as long as it needs them
         if options.tiering == "ram" and self.store.stats.disk_blocks:
-            needed = self.store.stats.weight_bytes / GIB
+            needed = gib(self.store.stats.weight_bytes)
             self.store.close()
             raise Refused(f"ram_budget_gb {options.ram_budget_gb:g} does not hold the "
-                          f"{len(places)} streamed blocks ({needed:.2f} GiB): raise it, or choose "
+                          f"{len(places)} streamed blocks ({needed}): raise it, or choose "
                           "tiering 'ram_disk'")
         if self.store.stats.disk_blocks and capture.unfiled_bytes:
             self.notes.append(f"tiering 'ram_disk': ComfyUI names no file for "
-                              f"{capture.unfiled_bytes / GIB:.2f} GiB of the streamed blocks: what "
+                              f"{gib(capture.unfiled_bytes)} of the streamed blocks: what "
                               "ram_budget_gb does not hold of that is read from its own copy in "
                               "host memory. Give disk_cache to read it from disk")
         if self._cache is not None and self._cache.nbytes:
-            self.notes.append(f"disk_cache: {self._cache.nbytes / GIB:.2f} GiB were written to "
-                              f"{options.disk_cache}")
+            log.info("shoal: disk_cache: %s were written to %s", gib(self._cache.nbytes),
+                     shown(options.disk_cache))
 
     def _create(self, blocks: Any, device: Any, options: Options,
                 copied_bytes: int) -> shoal.torch.Store:
@@ -125,16 +140,14 @@ class Host:
             except shoal.Error as error:
                 if error.status != shoal.Status.BUDGET:
                     raise
-                failure = failure or error
+                failure = error  # of the least that may be done
                 continue
             if number:
                 self.notes.append(f"vram_budget_gb {options.vram_budget_gb:g} holds less than was "
                                   f"asked for: {attempt['buffer']} buffer, "
                                   f"{store.stats.prefetch_slots} slots")
             return store
-        beside = (f", and {copied_bytes / GIB:.2f} GiB beside it for weights that no file has: "
-                  "give disk_cache" if copied_bytes else "")
-        raise Refused(f"the budgets are too small: {failure}{beside}")
+        raise Refused(_too_small(str(failure), options, copied_bytes))
 
     def _pin(self, pin: str, blocks: Any, device: Any, options: Options) -> str:
         """Within ComfyUI's limit of pinned memory, where there is one."""

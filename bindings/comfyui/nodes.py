@@ -19,8 +19,8 @@ def _streaming() -> Any:
     try:
         import shoal  # noqa: F401
     except ImportError as error:
-        raise Refused(f"the Python package shoal cannot be used: {error}. Install its wheel into "
-                      "ComfyUI's Python") from None
+        raise Refused(f"the Python package shoal cannot be used ({error}): install its wheel, of "
+                      "this pack's version, into ComfyUI's Python") from None
     from . import streaming
 
     return streaming

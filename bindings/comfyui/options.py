@@ -17,6 +17,19 @@ TIERINGS = ("ram", "ram_disk")
 HOST_FORMATS = ("compute", "storage")
 RESIDENT_MODES = ("first", "last", "spread")
 SLOTS = (2, 6)
+MOST_GB = 4096
+
+
+def gib(size: float) -> str:
+    """Bytes as text, in MiB if that says more."""
+    if not size:
+        return "0 B"
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / (1 << 20):.2f} MiB"
+
+
+def shown(name: str) -> str:
+    """A path as a message can show it: quoted, whatever is in it."""
+    return "'" + name.encode("utf-8", "backslashreplace").decode() + "'"
 
 
 class Refused(ValueError):
@@ -50,8 +63,12 @@ class Options:
             value = getattr(self, name)
             if value not in choices:
                 raise Refused(f"{name} is {value!r}: give one of {', '.join(choices)}")
-        if self.resident_blocks < 0 or self.ram_budget_gb < 0 or self.vram_budget_gb < 0:
-            raise Refused("resident_blocks and budgets are 0 or more")
+        for name in ("ram_budget_gb", "vram_budget_gb"):
+            value = getattr(self, name)
+            if not 0 <= value <= MOST_GB:  # nor "not a number", which a link can bring
+                raise Refused(f"{name} is {value:g}: give 0 to {MOST_GB}, in GiB")
+        if self.resident_blocks < 0:
+            raise Refused(f"resident_blocks is {self.resident_blocks}: give 0 or more")
         if not SLOTS[0] <= self.prefetch_slots <= SLOTS[1]:
             raise Refused(f"prefetch_slots is {self.prefetch_slots}: give {SLOTS[0]} to {SLOTS[1]}")
         if self.disk_cache and self.tiering != "ram_disk":

@@ -35,6 +35,12 @@ def of_places(patcher: Any, places: Iterable[Place]) -> Dict[str, Any]:
     return {key: value for key, value in patcher.patches.items() if key.startswith(prefixes)}
 
 
+def patchable(module: torch.nn.Module) -> bool:
+    """Whether ComfyUI's load patches the module's own weights: not beside those of modules in it,
+    such as Wan's `modulation`."""
+    return not any(True for child in module.children() for _ in child.parameters())
+
+
 LEAST_PAGED_BYTES = 16 << 10  # smaller modules are patched before, in dynamic mode as well
 
 
@@ -119,7 +125,7 @@ class Patches:
 
     def apply(self, key: str, module: torch.nn.Module, name: str) -> Optional[torch.Tensor]:
         """The weight patched, by what its module holds now; None if it has no patches."""
-        if key not in self._own:
+        if key not in self._own or not patchable(module):
             return None
         patcher = self._patcher()
         if self._near is None:

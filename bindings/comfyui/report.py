@@ -10,7 +10,7 @@ import torch
 
 from . import trace
 from .measures import Run
-from .options import GIB
+from .options import GIB, gib
 
 KEY = "shoal"
 FITS = ("No block is streamed: as far as is known, the model fits into the device's memory. How "
@@ -27,8 +27,8 @@ def report(patcher: Any) -> Tuple[str, torch.Tensor]:
     sizes, streamed = session.sizes, session.streamed_sizes
     title = f"{session.family.name}: {len(streamed)} of {len(sizes)} blocks streamed"
     lines = [f"{session.family.name} on {patcher.load_device}",
-             f"{len(streamed)} of {len(sizes)} blocks streamed, {_gib(sum(streamed))} of "
-             f"{_gib(sum(sizes))}; {len(sizes) - len(streamed)} left to ComfyUI"]
+             f"{len(streamed)} of {len(sizes)} blocks streamed, {gib(sum(streamed))} of "
+             f"{gib(sum(sizes))}; {len(sizes) - len(streamed)} left to ComfyUI"]
     if host is None or host.store.closed or host.last_run is None:
         why = (FITS if not streamed else
                "It has not run yet." if host is None or not host.runs else
@@ -43,7 +43,7 @@ def report(patcher: Any) -> Tuple[str, torch.Tensor]:
     lines += ["", *_run_lines(run, stats, host, stalled, seen.complete), "", host.text()]
     facts = "  ·  ".join((
         _slots(stats), f"wire {_wire(stats)}",
-        f"{_gib(run.copied_bytes)} copied in {_count(run.walks, 'walk')}, {run.seconds:.2f} s",
+        f"{gib(run.copied_bytes)} copied in {_count(run.walks, 'walk')}, {run.seconds:.2f} s",
         f"waited {run.wait_seconds:.3f} s for reads, at most {stalled:.2f} s for copies"))
     return "\n".join(lines), _picture(title, facts, seen, run)
 
@@ -59,17 +59,17 @@ def _run_lines(run: Run, stats: Any, host: Any, stalled: float, complete: bool) 
     rate = run.copied_bytes / run.seconds / GIB if run.seconds else 0.0
     rows = [
         ("walks", f"{run.walks} (calls of the model), {run.seconds:.3f} s in all"),
-        ("copied", f"{_gib(run.copied_bytes)} to the device, {rate:.2f} GiB/s on average; "
-                   f"{_gib(run.read_bytes)} read into host memory"),
+        ("copied", f"{gib(run.copied_bytes)} to the device, {rate:.2f} GiB/s on average; "
+                   f"{gib(run.read_bytes)} read into host memory"),
         ("waited", f"{run.wait_seconds:.3f} s for reads; at most {stalled:.3f} s no block ran "
                    "because its copy was on its way"
                    + ("" if complete else ", in the part of the run that was kept")),
-        ("blocks cross", f"{_wire(stats)}: a walk copies {_gib(stats.walk_copied_bytes)} for "
-                         f"{_gib(stats.weight_bytes)} of weights"
+        ("blocks cross", f"{_wire(stats)}: a walk copies {gib(stats.walk_copied_bytes)} for "
+                         f"{gib(stats.weight_bytes)} of weights"
                          + _ratio(stats.walk_copied_bytes, stats.weight_bytes)),
-        ("device", f"{_gib(host.store.device_bytes)} for streamed blocks ({_slots(stats)})"),
+        ("device", f"{gib(host.store.device_bytes)} for streamed blocks ({_slots(stats)})"),
         *_card_rows(run),
-        ("host", f"{_gib(stats.host_bytes)} for streamed blocks, {_gib(stats.pinned_bytes)} of it "
+        ("host", f"{gib(stats.host_bytes)} for streamed blocks, {gib(stats.pinned_bytes)} of it "
                  "pinned"),
     ]
     return ["the last run", *(f"  {name:<13} {text}" for name, text in rows)]
@@ -78,9 +78,9 @@ def _run_lines(run: Run, stats: Any, host: Any, stalled: float, complete: bool) 
 def _card_rows(run: Run) -> List[Tuple[str, str]]:
     rows = []
     if run.torch_bytes is not None:
-        rows.append(f"{_gib(run.torch_bytes)} given out by torch's allocator at most")
+        rows.append(f"{gib(run.torch_bytes)} given out by torch's allocator at most")
     if run.used_bytes is not None:
-        rows.append(f"{_gib(run.used_bytes)} of the card's {_gib(run.card_bytes)} in use at most, "
+        rows.append(f"{gib(run.used_bytes)} of the card's {gib(run.card_bytes)} in use at most, "
                     "by whoever (asked for once a walk)")
     return [("", row) for row in rows]
 
@@ -103,12 +103,6 @@ def _tensor(image: Any) -> torch.Tensor:
 
 
 # ---- words ----
-
-def _gib(size: Optional[int]) -> str:
-    if not size:
-        return "0 B"
-    return f"{size / (1 << 20):.2f} MiB" if size < GIB // 10 else f"{size / GIB:.2f} GiB"
-
 
 def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

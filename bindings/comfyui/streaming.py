@@ -24,8 +24,8 @@ from . import attention
 from . import host as hosts
 from .capture import block_bytes
 from .families import Family, Place, Unsupported, find
-from .options import (MARGIN_BYTES, Options, Refused, is_limit, residents, spread_order,
-                      stream_count)
+from .options import (GIB, MARGIN_BYTES, Options, Refused, gib, is_limit, residents,
+                      spread_order, stream_count)
 
 KEY = "shoal"
 KEY_COMPILE = "torch.compile"  # of the wrapper that ComfyUI compiles models by
@@ -73,6 +73,7 @@ class Session:
         self._host: Optional[hosts.Host] = None
         self._runner: Callable[[], Any] = lambda: None  # the patcher whose run goes on
         self._calls = 0
+        self._busy = False
         self._said: Set[str] = set()
         self._stream(least)
 
@@ -125,7 +126,7 @@ class Session:
         """
         now, other = len(self.places), self._other_bytes(patcher)
         if self.options.vram_budget_gb:
-            room = min(room, other + self.options.vram_budget_gb * hosts.GIB)
+            room = min(room, other + self.options.vram_budget_gb * GIB)
         if now > self._least:
             room += MARGIN_BYTES  # nothing is captured anew for a little that came or went
         sizes = [self._bytes[place] for place in self.order]
@@ -136,7 +137,7 @@ class Session:
             return False
         if self._least:
             log.warning("shoal: %d blocks are swapped instead of %d: the rest of the model would "
-                        "not fit into the %.2f GiB that there are", count, now, room / hosts.GIB)
+                        "not fit into the %s that there are", count, now, gib(max(0, room)))
         self._stream(count)
         return True
 
@@ -191,7 +192,7 @@ class Session:
         self._host, self._runner, self._calls = host, weakref.ref(patcher), 0
         self._say(logging.INFO, f"{len(self.places)} of {len(self.family.places)} blocks of "
                   f"{self.family.name} are streamed, over "
-                  f"{host.store.device_bytes / hosts.GIB:.2f} GiB of device memory")
+                  f"{gib(host.store.device_bytes)} of device memory")
         for note in host.notes:
             self._say(logging.WARNING, note)
         if any(KEY_COMPILE in keys for keys in patcher.wrappers.values()):
@@ -237,6 +238,8 @@ class Session:
         if patcher.hook_patches or patcher.forced_hooks:
             raise Refused("LoRA hooks change weights while the model runs, and streamed blocks "
                           "were baked before: use LoRA loaders instead, or turn the node off")
+        if comfy.model_management.in_training:
+            raise Refused("streamed blocks cannot be trained: turn the shoal node off")
         if patcher.model is not self._model():
             raise Refused("this model was copied after the shoal node (for several devices, or by "
                           "torch.compile without dynamic VRAM): put the shoal node after what "
@@ -268,12 +271,25 @@ class Session:
 
     @torch.compiler.disable
     def run(self, place: Place, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if comfy.model_management.in_training or any(
+                isinstance(one, torch.Tensor) and one.requires_grad
+                for one in (*args, *kwargs.values())):
+            raise Refused("gradients through streamed blocks are not possible, as their weights "
+                          "are gone when they would be needed: turn the shoal node off for "
+                          "training, and for guidance by gradients")
         host = self._running()
+        if self._busy:
+            raise Refused("a streamed block was called while another one runs, from within it or "
+                          "by another thread: turn the shoal node off")
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("shoal: streamed blocks cannot be captured in a CUDA graph: turn "
                                "the shoal node or the capture off")
         self._calls += 1
-        return host.run(self._indices[place], forward, args, kwargs)
+        self._busy = True
+        try:
+            return host.run(self._indices[place], forward, args, kwargs)
+        finally:
+            self._busy = False
 
 
 def _limited(patcher: Any) -> bool:
@@ -386,6 +402,8 @@ def stream(model: Any, options: Options) -> Any:
 def swap(model: Any, blocks_to_swap: int, pin_memory: bool) -> Any:
     """A clone of the model whose first blocks are streamed; more, if the rest would not fit."""
     options = Options(pin_memory=pin_memory)
+    if blocks_to_swap < 0:
+        raise Refused(f"blocks_to_swap is {blocks_to_swap}: give 0 or more")
     family = _family(model)
     if blocks_to_swap > len(family.places):
         log.warning("shoal: blocks_to_swap is %d, and the model has %d: all are swapped",

@@ -190,7 +190,7 @@ def windows(folder):
     expect("layers.5" in texts and "55 %" in texts and "35 %" in texts, texts)
     expect("300.0 ms" in draw(folder, run, "--to", "1000")[0], what="past the end")
     for args, words in ((["--step", "4"], ["--step 4", "3 steps"]),
-                        (["--step", "0"], ["--step", "1 to 1000"]),
+                        (["--step", "0"], ["--step", "1 to 1999"]),
                         (["--step", "1", "--from", "0"], ["--step", "--from"]),
                         (["--from", "2"], ["--from", "0.3 seconds"]),
                         (["--from", "0.2", "--to", "0.1"], ["--to", "--from"]),

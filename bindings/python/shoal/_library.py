@@ -226,11 +226,16 @@ def declare(functions: dict[str, tuple]) -> None:
 
 
 library = _load()
-declare(ENGINE)
+try:
+    declare({"shoal_version": ENGINE["shoal_version"]})
+except AttributeError:
+    raise ImportError(f"{library._name} is not libshoal: set SHOAL_LIBRARY to that, or to "
+                      "nothing") from None
 __version__ = library.shoal_version().decode()
 if __version__ != VERSION:
     raise ImportError(f"this package is for libshoal {VERSION}, but {library._name} is "
                       f"{__version__}: install both of one version")
+declare(ENGINE)
 
 
 def check(function: Any, *arguments: Any) -> None:

@@ -261,8 +261,8 @@ def tight(patcher: Any, family: Model) -> Dict[str, Any]:
     try:
         sample(stream(patcher, tiering="ram_disk", ram_budget_gb=1e-6), family)
     except ValueError as error:
-        least = re.search(r"the least that works .*--ram (\d+)", str(error))
-        return {"tiering": "ram_disk", "ram_budget_gb": int(least[1]) / GIB}
+        least = re.search(r"^ram_budget_gb .* the least that works .* is ([\d.]+)", str(error))
+        return {"tiering": "ram_disk", "ram_budget_gb": float(least[1])}
     raise AssertionError("a budget of a kilobyte is no error")
 
 

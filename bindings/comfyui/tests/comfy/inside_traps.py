@@ -27,6 +27,7 @@ import shoal
 import shoal.torch
 from comfy_api.torch_helpers import set_torch_compile_wrapper
 from comfy_extras.nodes_custom_sampler import Guider_DualModel
+from comfy.patcher_extension import WrappersMP
 from comfy_extras.nodes_torch_compile import TorchCompileModel
 from inside_knobs import small_lora
 
@@ -594,6 +595,54 @@ class Classes(Trap):
             with self.assertRaisesRegex(ValueError, "UNetModel is a UNet"):
                 node(patcher)
         self.same(sample(patcher, family), plain)
+
+
+class Odd(Trap):
+    """What no sampler does, but a node may."""
+
+    setUp, goes_on = Failing.setUp, Failing.goes_on
+
+    def test_gradients_through_streamed_blocks_are_refused(self) -> None:
+        streamed = self.streamed.clone()
+
+        def graded(executor: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+            with torch.inference_mode(False), torch.enable_grad():
+                return executor(x.clone().requires_grad_(), *args, **kwargs)
+        streamed.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "test", graded)
+        with self.assertRaisesRegex(ValueError, "gradients"):
+            sample(streamed, WAN)
+        self.goes_on()
+
+    def test_training_is_refused(self) -> None:
+        with mock.patch.object(management, "in_training", True):
+            with self.assertRaisesRegex(ValueError, "trained"):
+                sample(self.streamed, WAN)
+        self.goes_on()
+
+    def test_a_block_within_a_block_is_refused(self) -> None:
+        block = self.patcher.model.diffusion_model.blocks[1]
+        inside = self.patcher.model.diffusion_model.blocks[3].ffn
+        own = inside.forward
+        with mock.patch.object(inside, "forward", lambda *args: (block(*args), own(*args))[1]):
+            with self.assertRaisesRegex(ValueError, "while another one runs"):
+                sample(self.streamed, WAN)
+        self.goes_on()
+
+    def test_one_block_in_two_places_is_refused(self) -> None:
+        patcher = build(WAN)
+        blocks = patcher.model.diffusion_model.blocks
+        blocks[1] = blocks[3]
+        with self.assertRaisesRegex(ValueError, "blocks.3 is the same block as .*blocks.1"):
+            stream(patcher)
+
+    def test_inputs_that_only_a_link_brings_are_refused(self) -> None:
+        for inputs, words in (({"vram_budget_gb": float("nan")}, "vram_budget_gb is nan"),
+                              ({"ram_budget_gb": 1e18}, "ram_budget_gb is 1e"),
+                              ({"resident_blocks": -1}, "resident_blocks is -1")):
+            with self.subTest(inputs=inputs), self.assertRaisesRegex(ValueError, words):
+                stream(self.patcher, **inputs)
+        with self.assertRaisesRegex(ValueError, "blocks_to_swap is -1"):
+            swap(self.patcher, -1)
 
 
 class Long(Trap):

@@ -78,7 +78,8 @@ def sample(patcher: Any, family: Model, steps: int = 3,
 
 
 def lora(patcher: Any, family: Model, seed: int) -> Any:
-    """A low-rank patch on every matrix, within the streamed blocks and outside of them."""
+    """A low-rank patch on every matrix, within the streamed blocks and outside of them; and one
+    on weights that lie beside other modules in a block, which ComfyUI does not patch."""
     patched = patcher.clone()
     generator = torch.Generator().manual_seed(seed)
     patches = {}
@@ -87,6 +88,8 @@ def lora(patcher: Any, family: Model, seed: int) -> Any:
             up = torch.randn(value.shape[0], 4, generator=generator) * 0.1
             down = torch.randn(4, value.shape[1], generator=generator) * 0.1
             patches[key] = ("diff", ((up @ down),))
+        elif key.endswith((".modulation", ".scale_shift_table")):
+            patches[key] = ("diff", (torch.ones(value.shape),))
     assert patched.add_patches(patches, 0.5)
     return patched
 

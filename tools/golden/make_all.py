@@ -19,6 +19,7 @@ SCRIPTS = [
     ("text", []),
     ("dit", []),
     ("vae", []),
+    ("vae_encoder", []),
     ("pipeline", [MINI, OUT / "pipeline_mini.safetensors", "--steps", "8", "--size", "128x128", *PICTURES]),
     ("pipeline", [MINI, OUT / "pipeline_mini_bf16.safetensors", "--dtype", "bfloat16", *SMALL, *PICTURES]),
     ("pipeline", [MINI, OUT / "pipeline_mini_f16.safetensors", "--dtype", "float16", *SMALL, *PICTURES]),

@@ -10,196 +10,17 @@
 #include "base/memory.h"
 #include "base/size.h"
 #include "models/source.h"
+#include "models/vae/klvae_blocks.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define NORM_EPS 1e-6f
 #define MAX_LATENT_CHANNELS 64
-
-enum {
-    RESNET_NORM1,
-    RESNET_NORM1_BIAS,
-    RESNET_CONV1,
-    RESNET_CONV1_BIAS,
-    RESNET_NORM2,
-    RESNET_NORM2_BIAS,
-    RESNET_CONV2,
-    RESNET_CONV2_BIAS,
-    RESNET_SHORTCUT, /* only where the channels change */
-    RESNET_SHORTCUT_BIAS,
-};
-
-enum {
-    ATTENTION_NORM,
-    ATTENTION_NORM_BIAS,
-    ATTENTION_QKV,
-    ATTENTION_QKV_BIAS,
-    ATTENTION_OUT,
-    ATTENTION_OUT_BIAS,
-};
 
 const struct klvae_config *klvae_config(const struct model *model)
 {
     return model->config;
-}
-
-/* ---- forward: pictures ---- */
-
-/* Rows of a picture of height x width, from row `first` on: all of them, or a strip. */
-struct picture {
-    struct matrix rows; /* [channels, rows width] */
-    int64_t height, width, first;
-};
-
-static struct picture hidden_of(const struct klvae_lane *l)
-{
-    return (struct picture){l->hidden, l->hidden_height, l->hidden_width, 0};
-}
-
-/* Where rows [first, end) lie. */
-static struct matrix rows_of(const struct picture *p, int64_t first, int64_t end)
-{
-    return matrix_cols(p->rows, (first - p->first) * p->width, (end - first) * p->width);
-}
-
-/* Rows [first, end) of y = the convolution of x, whose rows that takes are there. */
-static void convolve_rows(struct exec *x, const struct picture *y, const struct picture *input,
-    int64_t first, int64_t end, const struct matrix *w, struct conv conv)
-{
-    int64_t border, top, bottom, scale = y->height / input->height;
-
-    if (first >= end) return;
-    conv.kernel = w[0].cols == input->rows.rows ? 1 : 3;
-    conv.upsample = (int32_t)scale;
-    border = conv.kernel / 2;
-    top = (first > border ? first - border : 0) / scale;
-    bottom = least(ceil_div(end + border, scale), input->height);
-    conv.height = end - first;
-    conv.width = y->width;
-    conv.above = first - top * scale;
-    conv.below = bottom * scale - end;
-    x->ops->conv2d(
-        x->stream, rows_of(y, first, end), rows_of(input, top, bottom), w[0], w[1], &conv);
-}
-
-static void convolve(struct exec *x, struct picture y, struct picture input, const struct matrix *w,
-    struct conv conv)
-{
-    convolve_rows(x, &y, &input, 0, y.height, w, conv);
-}
-
-/* ---- forward: group norms ---- */
-
-/* A picture's moments, which are taken in runs of KLVAE_STRIP_UNIT rows. Freed when folded. */
-static struct matrix moments_alloc(struct exec *x, const struct picture *p)
-{
-    return exec_alloc_float(x, p->rows.rows, 2 * ceil_div(p->height, KLVAE_STRIP_UNIT));
-}
-
-/* Of rows [first, end): whole runs. */
-static void take_moments(
-    struct exec *x, struct matrix moments, const struct picture *p, int64_t first, int64_t end)
-{
-    int64_t run = first / KLVAE_STRIP_UNIT, runs = ceil_div(end - first, KLVAE_STRIP_UNIT);
-
-    x->ops->group_moments(x->stream, matrix_cols(moments, 2 * run, 2 * runs),
-        rows_of(p, first, end), KLVAE_STRIP_UNIT * p->width);
-}
-
-/* The group norm of p, whose moments these are, as an affine map of its channels; the caller frees
- * it. `groups`: of p's channels. */
-static struct matrix fold(struct exec *x, struct matrix *moments, const struct picture *p,
-    struct matrix gamma, struct matrix beta, int32_t groups)
-{
-    struct matrix affine = exec_alloc_float(x, 2, p->rows.rows);
-    const struct group_norm norm = {
-        groups, p->height * p->width, KLVAE_STRIP_UNIT * p->width, NORM_EPS};
-
-    x->ops->group_fold(x->stream, affine, *moments, gamma, beta, &norm);
-    exec_free(x, moments);
-    return affine;
-}
-
-/* Group norm of a whole picture. */
-static struct matrix norm_of(
-    struct exec *x, const struct block *block, struct picture p, const struct matrix *weights)
-{
-    const struct klvae_config *config = block->config;
-    struct matrix moments = moments_alloc(x, &p);
-
-    take_moments(x, moments, &p, 0, p.height);
-    return fold(x, &moments, &p, weights[0], weights[1], config->groups);
-}
-
-/* ---- forward: strips ---- */
-
-/*
- * Where memory is short, a picture inside a block does not exist whole. It is made a strip of rows
- * at a time: once to take its moments, and again, with their norm, for the convolution that reads
- * it. That needs a row more above and below, so two rows are kept from strip to strip. The picture
- * that grows strip by strip may be the one that strips are made from: a strip's last row is made
- * before the row below it, which it needs, is written.
- */
-#define STRIPS 16
-
-/* Rows of a strip; `height` if the picture is too small for strips. */
-static int64_t strip_rows(const struct klvae_lane *l, int64_t height)
-{
-    int64_t rows = l->strip_rows;
-
-    if (!rows) rows = ceil_div(ceil_div(height, STRIPS), KLVAE_STRIP_UNIT) * KLVAE_STRIP_UNIT;
-    return rows + 2 < height ? rows : height;
-}
-
-static uint64_t picture_bytes(const struct exec *x, int64_t channels, int64_t pixels)
-{
-    return (uint64_t)dtype_bytes(x->device->traits.activation, channels * pixels);
-}
-
-/* Whether a block may take so much, if it could do with less. */
-static bool may_take(struct klvae_lane *l, uint64_t bytes)
-{
-    if (l->whole_bytes && bytes > l->whole_bytes) return false;
-    if (bytes > l->largest_bytes) l->largest_bytes = bytes;
-    return true;
-}
-
-/* Room for a strip of so many rows with its two more, or for all of a picture. */
-static struct picture strip_alloc(
-    struct exec *x, int64_t channels, int64_t height, int64_t width, int64_t strip)
-{
-    int64_t rows = strip < height ? strip + 2 : height;
-
-    return (struct picture){exec_alloc(x, channels, rows * width), height, width, 0};
-}
-
-static bool is_whole(const struct picture *p)
-{
-    return p->rows.cols == p->height * p->width;
-}
-
-/* Puts the strip that begins at `row` into p's room, all of which is to be made. */
-static void strip_at(struct picture *p, int64_t row)
-{
-    if (!is_whole(p)) p->first = row - 1;
-}
-
-/* Moves on to the strip that begins at `row`, with the two rows about its beginning. Returns the
- * row from which on it is to be made. */
-static int64_t strip_next(struct exec *x, struct picture *p, int64_t row)
-{
-    struct matrix kept;
-
-    if (!row) {
-        strip_at(p, 0);
-        return 0;
-    }
-    kept = rows_of(p, row - 1, row + 1);
-    strip_at(p, row);
-    x->ops->copy(x->stream, rows_of(p, row - 1, row + 1), kept);
-    return row + 1;
 }
 
 /* ---- forward: the blocks ---- */
@@ -225,93 +46,13 @@ static void conv_in(
     l->hidden = exec_alloc(x, conv_weights[0].rows, l->height * l->width);
     if (config->post_quant) {
         latent.rows = exec_alloc(x, config->latent_channels, l->height * l->width);
-        convolve(x, latent, input, weights, (struct conv){.affine = affine});
+        picture_convolve(x, latent, input, weights, (struct conv){.affine = affine});
         input = latent;
     }
-    convolve(x, hidden_of(l), input, conv_weights,
+    picture_convolve(x, picture_of(l), input, conv_weights,
         (struct conv){.affine = config->post_quant ? MATRIX_NONE : affine});
     exec_free(x, &latent.rows);
     exec_free(x, &affine);
-}
-
-/* Whose channels stay the same; where they get fewer, see upsample_and_shrink. */
-static void resnet(
-    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
-{
-    const struct klvae_config *config = block->config;
-    struct klvae_lane *l = lane;
-    struct picture hidden, inner;
-    struct matrix affine, affine2, moments;
-    struct conv conv1 = {.activation = ACTIVATION_SILU};
-    struct conv conv2 = {.activation = ACTIVATION_SILU, .accumulate = true};
-    int64_t height = l->hidden_height, strip = strip_rows(l, height);
-
-    exec_settle(x, &l->hidden);
-    hidden = hidden_of(l);
-    affine = norm_of(x, block, hidden, &weights[RESNET_NORM1]);
-    conv1.affine = affine;
-    if (strip == height || may_take(l, picture_bytes(x, 2 * hidden.rows.rows, hidden.rows.cols)))
-        strip = height;
-    else
-        l->strip_blocks++;
-    inner = strip_alloc(x, hidden.rows.rows, height, hidden.width, strip);
-    moments = moments_alloc(x, &inner);
-    for (int64_t row = 0; row < height; row += strip) {
-        int64_t end = least(row + strip, height);
-
-        strip_at(&inner, row);
-        convolve_rows(x, &inner, &hidden, row, end, &weights[RESNET_CONV1], conv1);
-        take_moments(x, moments, &inner, row, end);
-    }
-    affine2 = fold(
-        x, &moments, &inner, weights[RESNET_NORM2], weights[RESNET_NORM2_BIAS], config->groups);
-    conv2.affine = affine2;
-    for (int64_t row = 0; row < height; row += strip) {
-        int64_t end = least(row + strip, height);
-
-        if (strip < height) {
-            int64_t from = strip_next(x, &inner, row);
-
-            convolve_rows(
-                x, &inner, &hidden, from, least(end + 1, height), &weights[RESNET_CONV1], conv1);
-        }
-        convolve_rows(x, &hidden, &inner, row, end, &weights[RESNET_CONV2], conv2);
-    }
-    exec_free(x, &affine2);
-    exec_free(x, &inner.rows);
-    exec_free(x, &affine);
-}
-
-/* Self-attention over pixels, one head. */
-static void attention(
-    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
-{
-    struct klvae_lane *l = lane;
-    int64_t channels = l->hidden.rows, pixels = l->hidden.cols;
-    struct matrix tokens = exec_alloc(x, pixels, channels), qkv;
-    struct matrix picture = exec_alloc(x, channels, pixels);
-    struct matrix affine = norm_of(x, block, hidden_of(l), &weights[ATTENTION_NORM]);
-
-    x->ops->affine(x->stream, picture, l->hidden, affine, ACTIVATION_NONE);
-    x->ops->transpose(x->stream, tokens, picture);
-    exec_free(x, &affine);
-    exec_free(x, &picture);
-
-    qkv = exec_alloc(x, pixels, 3 * channels);
-    x->ops->linear(x->stream, qkv, tokens, weights[ATTENTION_QKV], weights[ATTENTION_QKV_BIAS]);
-    x->ops->attention(x->stream, tokens, matrix_cols(qkv, 0, channels),
-        matrix_cols(qkv, channels, channels), matrix_cols(qkv, 2 * channels, channels), 1, 1,
-        1.0f / sqrtf((float)channels), false);
-    exec_free(x, &qkv);
-
-    qkv = exec_alloc(x, pixels, channels); /* now the projection */
-    x->ops->linear(x->stream, qkv, tokens, weights[ATTENTION_OUT], weights[ATTENTION_OUT_BIAS]);
-    exec_free(x, &tokens);
-    picture = exec_alloc(x, channels, pixels);
-    x->ops->transpose(x->stream, picture, qkv);
-    exec_free(x, &qkv);
-    x->ops->gated_add(x->stream, l->hidden, MATRIX_NONE, picture, MATRIX_NONE, 0);
-    exec_free(x, &picture);
 }
 
 /* Weights: the convolution and its bias. */
@@ -319,13 +60,13 @@ static void upsample(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     struct klvae_lane *l = lane;
-    struct picture small = hidden_of(l);
+    struct picture small = picture_of(l);
 
     (void)block;
     l->hidden = exec_alloc(x, weights[0].rows, 4 * small.rows.cols);
     l->hidden_height *= 2;
     l->hidden_width *= 2;
-    convolve(x, hidden_of(l), small, weights, (struct conv){0});
+    picture_convolve(x, picture_of(l), small, weights, (struct conv){0});
     exec_free(x, &small.rows);
 }
 
@@ -372,7 +113,7 @@ static void shrink_upsample(struct exec *x, const struct shrink *s, const struct
     const struct matrix w[2] = {
         matrix_rows(s->up[0], first, u->rows.rows), matrix_cols(s->up[1], first, u->rows.rows)};
 
-    convolve_rows(x, u, &s->small, row, end, w, (struct conv){0});
+    picture_convolve_rows(x, u, &s->small, row, end, w, (struct conv){0});
 }
 
 /* out += shortcut(u), rows [row, end). Biases are added once, with the first piece. */
@@ -382,7 +123,7 @@ static void shrink_shortcut(struct exec *x, const struct shrink *s, const struct
     const struct matrix w[2] = {matrix_cols(s->resnet[RESNET_SHORTCUT], first, u->rows.rows),
         first ? MATRIX_NONE : s->resnet[RESNET_SHORTCUT_BIAS]};
 
-    convolve_rows(x, &s->out, u, row, end, w, (struct conv){.accumulate = first > 0});
+    picture_convolve_rows(x, &s->out, u, row, end, w, (struct conv){.accumulate = first > 0});
 }
 
 /* inner += conv1(silu(norm1(u))) for the piece of channels from `first` on; out too if it has a
@@ -391,7 +132,7 @@ static void shrink_piece(struct exec *x, const struct shrink *s, int64_t first)
 {
     int64_t count = least(s->channels - first, s->piece), height = s->inner.height;
     struct picture u = strip_alloc(x, count, height, s->inner.width, s->u_strip);
-    struct matrix moments = moments_alloc(x, &u), affine;
+    struct matrix moments = picture_moments(x, &u), affine;
     const struct matrix w[2] = {matrix_cols(s->resnet[RESNET_CONV1], 9 * first, 9 * count),
         first ? MATRIX_NONE : s->resnet[RESNET_CONV1_BIAS]};
     struct conv conv1 = {.activation = ACTIVATION_SILU, .accumulate = first > 0};
@@ -401,10 +142,10 @@ static void shrink_piece(struct exec *x, const struct shrink *s, int64_t first)
 
         strip_at(&u, row);
         shrink_upsample(x, s, &u, first, row, end);
-        take_moments(x, moments, &u, row, end);
+        picture_take_moments(x, moments, &u, row, end);
     }
     if (s->strip == height) shrink_shortcut(x, s, &u, first, 0, height);
-    affine = fold(x, &moments, &u, matrix_cols(s->resnet[RESNET_NORM1], first, count),
+    affine = picture_fold(x, &moments, &u, matrix_cols(s->resnet[RESNET_NORM1], first, count),
         matrix_cols(s->resnet[RESNET_NORM1_BIAS], first, count),
         (int32_t)(count * s->groups / s->channels));
     conv1.affine = affine;
@@ -416,7 +157,7 @@ static void shrink_piece(struct exec *x, const struct shrink *s, int64_t first)
 
             shrink_upsample(x, s, &u, first, from, least(end + 1, height));
         }
-        convolve_rows(x, &s->inner, &u, row, end, w, conv1);
+        picture_convolve_rows(x, &s->inner, &u, row, end, w, conv1);
     }
     exec_free(x, &affine);
     exec_free(x, &u.rows);
@@ -440,7 +181,7 @@ static void shrink_shortcut_again(struct exec *x, const struct shrink *s, int64_
 static void shrink_finish(struct exec *x, const struct block *block, const struct shrink *s)
 {
     int64_t height = s->inner.height;
-    struct matrix affine = norm_of(x, block, s->inner, &s->resnet[RESNET_NORM2]);
+    struct matrix affine = picture_norm(x, block, s->inner, &s->resnet[RESNET_NORM2]);
     const struct conv conv2 = {.affine = affine, .activation = ACTIVATION_SILU, .accumulate = true};
     struct picture old = s->inner;
 
@@ -453,10 +194,11 @@ static void shrink_finish(struct exec *x, const struct block *block, const struc
             int64_t from = strip_next(x, &old, row), to = least(end + 1, height);
 
             if (from < to)
-                x->ops->copy(x->stream, rows_of(&old, from, to), rows_of(&s->inner, from, to));
+                x->ops->copy(
+                    x->stream, picture_rows(&old, from, to), picture_rows(&s->inner, from, to));
             shrink_shortcut_again(x, s, row, end);
         }
-        convolve_rows(x, &s->out, &old, row, end, &s->resnet[RESNET_CONV2], conv2);
+        picture_convolve_rows(x, &s->out, &old, row, end, &s->resnet[RESNET_CONV2], conv2);
     }
     if (s->strip < height) exec_free(x, &old.rows);
     exec_free(x, &affine);
@@ -472,12 +214,12 @@ static void shrink_choose(struct exec *x, struct klvae_lane *l, struct shrink *s
 
     s->strip = s->u_strip = strip_rows(l, height);
     if (s->strip == height) return;
-    if (may_take(l, least_bytes + picture_bytes(x, outs, pixels))) {
+    if (klvae_may_take(l, least_bytes + picture_bytes(x, outs, pixels))) {
         s->strip = s->u_strip = height;
         return;
     }
     l->strip_blocks++;
-    if (may_take(l, least_bytes)) s->u_strip = height;
+    if (klvae_may_take(l, least_bytes)) s->u_strip = height;
 }
 
 static void upsample_and_shrink(
@@ -491,12 +233,12 @@ static void upsample_and_shrink(
     exec_settle(x, &l->hidden);
     s.channels = weights[0].rows;
     s.piece = least(piece_of(config, s.channels), s.channels);
-    s.small = hidden_of(l);
+    s.small = picture_of(l);
     shrink_choose(x, l, &s);
     l->hidden_height *= 2;
     l->hidden_width *= 2;
     l->hidden = exec_alloc(x, outs, 4 * s.small.rows.cols);
-    s.out = s.inner = hidden_of(l);
+    s.out = s.inner = picture_of(l);
     if (s.strip == s.out.height) s.inner.rows = exec_alloc(x, outs, s.out.rows.cols);
     for (int64_t first = 0; first < s.channels; first += s.piece)
         shrink_piece(x, &s, first);
@@ -513,12 +255,12 @@ static void conv_out(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     struct klvae_lane *l = lane;
-    struct picture hidden = hidden_of(l);
+    struct picture hidden = picture_of(l);
     struct matrix affine;
 
     l->hidden = exec_alloc_float(x, weights[2].rows, hidden.rows.cols);
-    affine = norm_of(x, block, hidden, weights);
-    convolve(x, hidden_of(l), hidden, weights + 2,
+    affine = picture_norm(x, block, hidden, weights);
+    picture_convolve(x, picture_of(l), hidden, weights + 2,
         (struct conv){.affine = affine, .activation = ACTIVATION_SILU});
     exec_free(x, &affine);
     exec_free(x, &hidden.rows);
@@ -644,29 +386,6 @@ static void read_config(struct source *s, void *config)
     read_numbers(s, c);
 }
 
-/* A resnet's weights, added to the current block. `piece`: of its input's channels, used at a time.
- */
-static void resnet_weights(
-    struct model_builder *b, const char *key, int64_t in, int64_t out, int64_t piece)
-{
-    builder_key_prefix(b, key);
-    builder_weight(b, "norm1.weight", 1, in);
-    builder_pieces(b, piece);
-    builder_weight(b, "norm1.bias", 1, in);
-    builder_pieces(b, piece);
-    builder_weight(b, "conv1.weight", out, in * 9);
-    builder_pieces(b, piece * 9);
-    builder_weight(b, "conv1.bias", 1, out);
-    builder_weight(b, "norm2.weight", 1, out);
-    builder_weight(b, "norm2.bias", 1, out);
-    builder_weight(b, "conv2.weight", out, out * 9);
-    builder_weight(b, "conv2.bias", 1, out);
-    if (in == out) return;
-    builder_weight(b, "conv_shortcut.weight|nin_shortcut.weight", out, in);
-    builder_pieces(b, piece);
-    builder_weight(b, "conv_shortcut.bias|nin_shortcut.bias", 1, out);
-}
-
 static void upsampler_weights(struct model_builder *b, const struct naming *n,
     const struct klvae_config *c, int level, int64_t piece)
 {
@@ -702,23 +421,10 @@ static void build_level(
 
         snprintf(name, sizeof name, "level %d%s resnet %d", level, first ? " upsampler and" : "",
             (int)r);
-        builder_block(b, first ? upsample_and_shrink : resnet, level, name, "");
+        builder_block(b, first ? upsample_and_shrink : klvae_resnet, level, name, "");
         if (first) upsampler_weights(b, n, c, level - 1, piece);
-        resnet_weights(b, resnet_key(n, c, level, r), channels, out, piece);
+        klvae_resnet_weights(b, resnet_key(n, c, level, r), channels, out, piece);
     }
-}
-
-static void build_attention(struct model_builder *b, const struct naming *n, int64_t channels)
-{
-    builder_block(b, attention, 0, "middle attention",
-        n->ldm ? "decoder.mid.attn_1." : "decoder.mid_block.attentions.0.");
-    builder_weight(b, "group_norm.weight|norm.weight", 1, channels);
-    builder_weight(b, "group_norm.bias|norm.bias", 1, channels);
-    builder_weight(b, "to_q.weight+to_k.weight+to_v.weight|q.weight+k.weight+v.weight",
-        3 * channels, channels);
-    builder_weight(b, "to_q.bias+to_k.bias+to_v.bias|q.bias+k.bias+v.bias", 1, 3 * channels);
-    builder_weight(b, "to_out.0.weight|proj_out.weight", channels, channels);
-    builder_weight(b, "to_out.0.bias|proj_out.bias", 1, channels);
 }
 
 static void build(struct model_builder *b, const void *config)
@@ -734,11 +440,13 @@ static void build(struct model_builder *b, const void *config)
     }
     builder_weight(b, "conv_in.weight", channels, latent * 9);
     builder_weight(b, "conv_in.bias", 1, channels);
-    builder_block(b, resnet, 0, "middle resnet 0", "");
-    resnet_weights(b, resnet_key(n, c, -1, 0), channels, channels, channels);
-    if (c->attention) build_attention(b, n, channels);
-    builder_block(b, resnet, 0, "middle resnet 1", "");
-    resnet_weights(b, resnet_key(n, c, -1, 1), channels, channels, channels);
+    builder_block(b, klvae_resnet, 0, "middle resnet 0", "");
+    klvae_resnet_weights(b, resnet_key(n, c, -1, 0), channels, channels, channels);
+    if (c->attention)
+        klvae_build_attention(
+            b, n->ldm ? "decoder.mid.attn_1." : "decoder.mid_block.attentions.0.", channels);
+    builder_block(b, klvae_resnet, 0, "middle resnet 1", "");
+    klvae_resnet_weights(b, resnet_key(n, c, -1, 1), channels, channels, channels);
     for (int32_t level = 0; level < c->levels; level++)
         build_level(b, n, c, level);
     channels = c->channels[c->levels - 1];

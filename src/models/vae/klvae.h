@@ -1,6 +1,6 @@
 /*
- * The decoder of the KL autoencoder (FLUX.1's, which Z-Image uses). One pass, "decode"; its lanes
- * are struct klvae_lane, one for each picture. The encoder is not here.
+ * The KL autoencoder (FLUX.1's, which Z-Image uses): its decoder, a model of one pass, "decode",
+ * and its encoder, another of one, "encode". Lanes are struct klvae_lane, one for each picture.
  */
 #ifndef MODELS_VAE_KLVAE_H
 #define MODELS_VAE_KLVAE_H
@@ -27,14 +27,24 @@ enum shoal_status klvae_open(const struct checkpoint *checkpoint, const char *co
     struct model **model, struct shoal_error *error) SHOAL_CHECKED;
 const struct klvae_config *klvae_config(const struct model *model);
 
+/*
+ * The encoder that lies in the same checkpoint as `decoder`, whose scaling, shift and norms it has;
+ * its channels are each down block's, the largest picture first. SHOAL_E_MISSING where there is
+ * none. Its result is the mean of the distribution that it gives, without noise, scaled and shifted
+ * as the decoder undoes it.
+ */
+enum shoal_status klvae_encoder_open(const struct checkpoint *checkpoint,
+    const struct model *decoder, struct model **model, struct shoal_error *error) SHOAL_CHECKED;
+
 /* Zero-initialise, then fill in the first part. Must stay where it is until the stream is
  * synchronised after the pass. */
 struct klvae_lane {
-    struct matrix latent;  /* [latent_channels, height * width], device; only read */
+    struct matrix latent;  /* [latent_channels, height * width], device; encoding fills it in,
+                              decoding only reads it */
     int64_t height, width; /* of the latent */
     float *image; /* host, the caller's: [3, factor height * factor width], about -1..1, not
                      clamped; filled once the stream is synchronised after the pass; may be NULL on
-                     the counting device */
+                     the counting device. Encoding only reads it: -1..1 */
 
     /*
      * What a block may take for its pictures. One that would take more works in strips of rows, at

@@ -6,7 +6,7 @@ _shoal()
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
     local command=${COMP_WORDS[1]}
     local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
-        --width --height --steps --cfg --seed --count --sampler --schedule --shift --vram --ram
+        --width --height --steps --cfg --seed --count --sampler --schedule --shift --init --strength --vram --ram
         --resident-blocks --prefetch-slots --buffer --lanes --vae-strips --wire --pin --disk-cache
         --rates --device --threads --json --help'
 
@@ -23,7 +23,7 @@ _shoal()
         return
         ;;
     --dit | --text-encoder | --vae | --tokenizer | -o | --output | --trace | \
-        --rates | --file | --disk-cache)
+        --rates | --file | --init | --disk-cache)
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         compopt -o filenames
         return
@@ -56,7 +56,7 @@ _shoal()
         return
         ;;
     --device) mapfile -t COMPREPLY < <(compgen -W cpu -- "$current"); return ;;
-    -p | --prompt | -n | --negative | --width | --height | --steps | --cfg | --count | --shift | \
+    -p | --prompt | -n | --negative | --width | --height | --steps | --cfg | --count | --shift | --strength | \
         --threads | --from | --to | --step | --blocks | --tokens) return ;;
     help)
         mapfile -t COMPREPLY < <(compgen -W 'generate plan verify devices samplers inspect trace bench convert cache' -- "$current")

@@ -39,6 +39,8 @@ complete -c shoal -n $run -l count -x -d pictures
 complete -c shoal -n $run -l sampler -x -a 'euler euler_ancestral heun dpmpp_2m uni_pc uni_pc_bh2' -d sampler
 complete -c shoal -n $run -l schedule -x -a 'model simple normal karras exponential beta' -d 'noise levels'
 complete -c shoal -n $run -l shift -x -d 'of the noise schedule'
+complete -c shoal -n $run -l init -r -F -d 'a PNG to begin with'
+complete -c shoal -n $run -l strength -x -d 'how much of it is painted anew'
 complete -c shoal -n $run -l vram -x -a 'max 1GiB 2GiB 4GiB 8GiB' -d 'hard cap on device memory'
 complete -c shoal -n $run -l ram -x -a 'max 4GiB 8GiB 16GiB' -d 'hard cap on host memory'
 complete -c shoal -n $run -l resident-blocks -x -a auto -d 'blocks that stay on the device'

@@ -175,7 +175,7 @@ struct shoal_request {
     const char *prompt;          /* must not be NULL */
     const char *negative_prompt; /* NULL or "": the empty prompt; used when cfg is not 1 */
     const char *sampler;         /* see shoal_samplers; NULL: "euler" */
-    int32_t width, height;       /* pixels; multiples of 16 */
+    int32_t width, height;       /* pixels; multiples of 16; both 0: those of `init` */
     int32_t steps;               /* 1..1000 */
     int32_t count;               /* pictures, 1..64; picture i has seed + i */
     float cfg;     /* uncond + cfg (cond - uncond), so 1 is off; diffusers' guidance_scale + 1 */
@@ -206,7 +206,17 @@ struct shoal_request {
     const char *on;
 
     const char *schedule; /* of noise levels: see shoal_samplers; NULL: "model", its own */
+
+    /*
+     * A PNG file to begin with, of the request's size; NULL: noise alone. Of its latent and of
+     * noise is mixed what the schedule of steps / strength steps (rounded down) has before its last
+     * `steps`, which are run: as ComfyUI's denoise. The file is read when the plan is made.
+     */
+    const char *init;
+    float strength; /* of the noise, above 0, up to 1; without `init` it has no meaning */
 };
+
+#define SHOAL_DEFAULT_STRENGTH 0.6f
 
 /* The model's defaults: its own size, steps, cfg and shift; unlimited memory; everything auto. */
 SHOAL_API void shoal_request_init(struct shoal_request *request, const struct shoal_model *model);
@@ -257,7 +267,8 @@ struct shoal_plan_summary {
      * measured with so many threads (0: not said). */
     int32_t rates_threads;
     double step_seconds, first_step_seconds, seconds;
-    int32_t calls; /* steps that the figures above, progress and reports speak of */
+    int32_t width, height; /* of the pictures */
+    int32_t calls;         /* steps that the figures above, progress and reports speak of */
 };
 
 SHOAL_API void shoal_plan_summarise(
@@ -278,10 +289,12 @@ enum shoal_phase {
     SHOAL_PHASE_CONTEXT, /* the DiT's part that sees the prompt only */
     SHOAL_PHASE_STEPS,   /* the sampling steps */
     SHOAL_PHASE_DECODE,  /* the VAE */
+    SHOAL_PHASE_ENCODE,  /* the VAE's encoder, before the steps, if there is a picture to begin with
+                          */
     SHOAL_PHASES
 };
 
-/* "text", "context", "steps", "decode". Static storage. */
+/* "text", "context", "steps", "decode", "encode". Static storage. */
 SHOAL_API const char *shoal_phase_name(enum shoal_phase phase);
 
 struct shoal_progress {
@@ -325,12 +338,12 @@ struct shoal_report {
                                    other, for that one */
     double seconds;             /* all */
     double wait_seconds;        /* computing stood still because weights were not there */
-    double phase_seconds[SHOAL_PHASES];
-    double first_step_seconds; /* which reads the weights */
-    double step_seconds;       /* the best of the others; of a single step, that one */
-    double mean_step_seconds;  /* of the others */
-    char reader[64];           /* how files were read: "io_uring, direct" */
-    uint64_t pinned_bytes;     /* of host memory, at most */
+    double phase_seconds[SHOAL_PHASES]; /* 0: there was none */
+    double first_step_seconds;          /* which reads the weights */
+    double step_seconds;                /* the best of the others; of a single step, that one */
+    double mean_step_seconds;           /* of the others */
+    char reader[64];                    /* how files were read: "io_uring, direct" */
+    uint64_t pinned_bytes;              /* of host memory, at most */
     bool replanned; /* weights were not packed after all: another plan than this was run */
     char note[400]; /* what was done otherwise than planned, and why, in a sentence; "": nothing */
 };

@@ -31,7 +31,7 @@ static void print_step(const struct job *job, const struct shoal_report *report)
 static void print_report(const struct job *job, const struct shoal_report *report)
 {
     printf("\ntime      %s: ", cli_seconds(report->seconds).text);
-    for (int phase = 0; phase < SHOAL_PHASES; phase++)
+    for (int phase = 0; phase < (job->request.init ? SHOAL_PHASES : SHOAL_PHASE_ENCODE); phase++)
         printf("%s %s, ", shoal_phase_name((enum shoal_phase)phase),
             cli_seconds(report->phase_seconds[phase]).text);
     printf("of which waiting for weights %s\n", cli_seconds(report->wait_seconds).text);

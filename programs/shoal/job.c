@@ -108,6 +108,9 @@ bool job_open(struct job *job, const struct command *command, int argc, char **a
     if (!open_model(job, command, code)) return false;
     shoal_request_init(&job->request, job->model);
     options_apply(&job->options, &job->request);
+    if (job->request.init && !job->options.given[OPTION_WIDTH] &&
+        !job->options.given[OPTION_HEIGHT])
+        job->request.width = job->request.height = 0; /* its own */
     job->model_name = shoal_model_name(job->model);
     if (job->request.prompt) return true;
     job->request.prompt = JOB_DEFAULT_PROMPT;
@@ -162,6 +165,8 @@ bool job_plan(struct job *job, bool shows_plan, int *code)
         return false;
     }
     shoal_plan_summarise(job->plan, &job->summary);
+    job->request.width = job->summary.width; /* which may be those of --init */
+    job->request.height = job->summary.height;
     note_what_has_no_effect(job);
     for (int i = 0; i < job->note_count; i++)
         if (!(shows_plan && job->notes[i].in_plan)) cli_note("%s", job->notes[i].text);

@@ -82,6 +82,11 @@ static const struct option_spec specs[OPTIONS] = {
         AT(request.schedule), .kind = VALUE_TEXT},
     [OPTION_SHIFT] = {"shift", "X", "of the noise schedule; default: the model's",
         AT(request.shift), .kind = VALUE_NUMBER, .low = 0.01, .high = 100},
+    [OPTION_INIT] = {"init", "FILE", "a PNG to begin with in place of noise alone; says the size",
+        AT(request.init), .kind = VALUE_PATH},
+    [OPTION_STRENGTH] = {"strength", "X",
+        "how much of --init is painted anew, above 0 up to 1: ComfyUI's denoise; default: 0.6",
+        AT(request.strength), .kind = VALUE_NUMBER, .low = 0.001, .high = 1},
     [OPTION_VRAM] = {"vram", "SIZE", "hard cap on device memory, e.g. 3GiB; default: max",
         AT(request.vram_bytes), .kind = VALUE_SIZE, .limits = true,
         .of = COMMANDS_RUN | COMMAND_STREAM},
@@ -439,6 +444,11 @@ static bool check_together(const struct command *command, const struct options *
     if (command == &command_trace) return check_window(options);
     if (!options->given[OPTION_PROMPT] && command == &command_generate) {
         cli_error("nothing to paint: give a prompt, e.g. -p 'a red apple'");
+        return false;
+    }
+    if (options->given[OPTION_STRENGTH] && !options->given[OPTION_INIT]) {
+        cli_error("--strength has no effect without --init: give a PNG to begin with, or leave it "
+                  "out");
         return false;
     }
     if (options->request.buffer == SHOAL_BUFFER_SINGLE && options->given[OPTION_PREFETCH_SLOTS] &&

@@ -208,6 +208,8 @@ enum shoal_status png_parameters(
         settings->height);
     append_value(&t, settings->model);
     text_append(&t, ", Shift: %s", plain_number(number, settings->shift));
+    if (settings->strength > 0)
+        text_append(&t, ", Denoising strength: %s", plain_number(number, settings->strength));
     if (t.failed) {
         mem_free(t.data);
         FAIL_MEMORY(error);

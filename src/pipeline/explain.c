@@ -11,13 +11,13 @@
 #include <string.h>
 
 static const char *part_names[SHOAL_PHASES] = {
-    "text encoder", "DiT context", "DiT steps", "VAE decode"};
+    "text encoder", "DiT context", "DiT steps", "VAE decode", "VAE encode"};
 
 /* A file of the model that holds packed weights, best the DiT's; "a file" if there is none. */
 static const char *packed_file(const struct job *job)
 {
-    for (int i = 0; i < SHOAL_PHASES; i++) {
-        enum shoal_phase phase = (enum shoal_phase)((SHOAL_PHASE_STEPS + i) % SHOAL_PHASES);
+    for (int i = 0; i < job_phases(job); i++) {
+        enum shoal_phase phase = (enum shoal_phase)((SHOAL_PHASE_STEPS + i) % job_phases(job));
         const struct model *model = job_phase(job, phase).model;
 
         for (int32_t k = 0; k < model->block_count; k++)
@@ -301,7 +301,7 @@ static void explain_host(const struct shoal_plan *plan, struct text *t)
     const struct plan_phase *most = &plan->solution.phases[0];
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES], d[SIZE_TEXT_BYTES];
 
-    for (int i = 1; i < SHOAL_PHASES; i++)
+    for (int i = 1; i < job_phases(&plan->job); i++)
         if (plan->solution.phases[i].ram_bytes > most->ram_bytes) most = &plan->solution.phases[i];
     text_append(t, "host memory beside that: ");
     explain_budget(plan, plan->job.request.ram_bytes, t);
@@ -465,6 +465,12 @@ static json_t *explain_notes(const struct shoal_plan *plan)
             json_sprintf("%s calls the model %d times in %d steps: here each call counts as a step",
                 r->sampler, plan->job.calls, r->steps),
             &failed);
+    if (r->init && plan->job.schedule.sigmas[0] >= 1)
+        json_append(notes,
+            json_sprintf("--init has no effect: %d steps at --strength %g begin with noise alone; "
+                         "take less strength or more steps",
+                r->steps, (double)r->strength),
+            &failed);
     note_settings(plan, notes, &failed);
     if (plan->target.elsewhere) note_elsewhere(plan, notes, &failed);
     if (r->seed > UINT32_MAX)
@@ -485,13 +491,15 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
     const struct shoal_request *r = &plan->job.request;
     const bool own = !strcmp(r->schedule, schedules[0]->name);
 
-    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s%s%s\n",
+    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s%s%s",
         plan->job.model->name, plan->target.name, r->width, r->height, r->steps,
         r->steps == 1 ? "" : "s", r->count, r->count == 1 ? "" : "s", (double)r->cfg,
         (double)r->shift, r->sampler, own ? "" : ", ", own ? "" : r->schedule);
+    if (r->init) text_append(t, ", strength %g", (double)r->strength);
+    text_append(t, "\n");
     text_append(t, PHASE_FORMAT, "", "resident", "weights", "slots", "ring", "scratch", "peak",
         "streamed", "time", "limit");
-    for (int i = 0; i < SHOAL_PHASES; i++)
+    for (int i = 0; i < job_phases(&plan->job); i++)
         explain_phase(plan, i, t);
     explain_steps(plan, t);
     explain_decode(plan, t);
@@ -553,20 +561,21 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     bool failed = false;
 
     shoal_plan_summarise(plan, &s);
-    for (int i = 0; i < SHOAL_PHASES; i++)
+    for (int i = 0; i < job_phases(&plan->job); i++)
         json_append(phases, phase_json(plan, i), &failed);
     if (failed) {
         json_decref(phases);
         return NULL;
     }
     return json_pack(
-        "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:s, s:i, s:b, s:o, s:o,"
+        "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:s, s:i, s:o, s:f, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
         " s:f, s:s, s:s, s:s, s:f, s:f, s:i, s:b, s:i, s:o, s:I, s:i, s:i, s:o, s:o, s:o, s:O}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "schedule",
-        r->schedule, "calls", (int)s.calls, "fits", (int)s.fits, "vram_budget_bytes",
+        r->schedule, "calls", (int)s.calls, "init", r->init ? json_text(r->init) : json_null(),
+        "strength", r->init ? (double)r->strength : 1.0, "fits", (int)s.fits, "vram_budget_bytes",
         budget_json(r->vram_bytes), "ram_budget_bytes", budget_json(r->ram_bytes),
         "peak_vram_bytes", (json_int_t)plan->solution.peak_bytes, "least_vram_bytes",
         (json_int_t)s.least_vram_bytes, "full_vram_bytes", (json_int_t)s.full_vram_bytes,

@@ -7,6 +7,7 @@
 #include "models/dit/zimage.h"
 #include "models/text/qwen3.h"
 #include "models/vae/klvae.h"
+#include "pipeline/init.h"
 #include "tokenizer/chat.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@
 
 const char *shoal_phase_name(enum shoal_phase phase)
 {
-    static const char *const names[SHOAL_PHASES] = {"text", "context", "steps", "decode"};
+    static const char *const names[SHOAL_PHASES] = {"text", "context", "steps", "decode", "encode"};
 
     return (unsigned)phase < SHOAL_PHASES ? names[phase] : "?";
 }
@@ -103,28 +104,43 @@ static enum shoal_status copy_string(const char **to, const char *from, struct s
     return SHOAL_OK;
 }
 
-enum shoal_status job_init(struct job *job, const struct shoal_model *model,
-    const struct shoal_request *request, struct shoal_error *error)
+/* What it says of sampling, by name and number. */
+static enum shoal_status resolve_sampling(
+    struct job *job, const struct shoal_request *request, struct shoal_error *error)
 {
-    const struct klvae_config *vae = klvae_config(model->parts[FAMILY_VAE]);
     const struct schedule_kind *schedule = NULL;
-    enum shoal_status status;
+    enum shoal_status status = sampler_find(request->sampler, &job->sampler, error);
+    int32_t steps; /* of the schedule */
 
-    *job = (struct job){.model = model};
-    TRY(check_request(request, vae->factor * ZIMAGE_PATCH, error));
-    status = sampler_find(request->sampler, &job->sampler, error);
     if (status) error_prefix(error, "--sampler: ");
     TRY(status);
     status = schedule_find(request->schedule, &schedule, error);
     if (status) error_prefix(error, "--schedule: ");
     TRY(status);
-    TRY(schedule_make(schedule, request->steps, (double)request->shift, job->sampler->skips,
-        &job->schedule, error));
+    TRY(init_schedule_steps(request, &steps, error));
+    TRY(schedule_make(
+        schedule, steps, (double)request->shift, job->sampler->skips, &job->schedule, error));
+    schedule_keep_last(&job->schedule, request->steps);
     job->calls = sampler_calls(job->sampler, request->steps);
     job->request = *request;
-    job->request.prompt = job->request.negative_prompt = NULL;
     job->request.sampler = job->sampler->name; /* static, both */
     job->request.schedule = schedule->name;
+    return SHOAL_OK;
+}
+
+enum shoal_status job_init(struct job *job, const struct shoal_model *model,
+    const struct shoal_request *asked, struct shoal_error *error)
+{
+    struct shoal_request sized = *asked;
+    const struct shoal_request *request = &sized;
+    const struct klvae_config *vae = klvae_config(model->parts[FAMILY_VAE]);
+    enum shoal_status status;
+
+    *job = (struct job){.model = model};
+    TRY(init_size(&sized, error));
+    TRY(check_request(request, vae->factor * ZIMAGE_PATCH, error));
+    TRY(resolve_sampling(job, request, error));
+    job->request.prompt = job->request.negative_prompt = job->request.init = NULL;
     job->request.device = job->request.rates_path = job->request.on = NULL; /* the plan's affair */
     job->latent_channels = vae->latent_channels;
     job->latent_height = request->height / vae->factor;
@@ -133,6 +149,8 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     TRY_OR_FAIL(copy_string(&job->request.prompt, request->prompt, error));
     TRY_OR_FAIL(copy_string(&job->request.negative_prompt,
         request->negative_prompt ? request->negative_prompt : "", error));
+    TRY_OR_FAIL(copy_string(&job->request.init, request->init, error));
+    if (request->init) TRY_OR_FAIL(init_open(job, error));
     TRY_OR_FAIL(encode_prompt(job, job->request.prompt, job->max_prompt_tokens, error));
     if (request->cfg != 1.0f)
         TRY_OR_FAIL(
@@ -151,6 +169,9 @@ void job_fini(struct job *job)
 {
     mem_free((void *)(uintptr_t)job->request.prompt);
     mem_free((void *)(uintptr_t)job->request.negative_prompt);
+    mem_free((void *)(uintptr_t)job->request.init);
+    mem_free(job->init);
+    model_destroy(&job->encoder);
     for (int i = 0; i < 2; i++)
         mem_free(job->prompts[i].ids);
     *job = (struct job){0};
@@ -171,8 +192,10 @@ struct phase_pass job_phase(const struct job *job, enum shoal_phase phase)
         [SHOAL_PHASE_CONTEXT] = {FAMILY_DIT, ZIMAGE_PASS_CONTEXT},
         [SHOAL_PHASE_STEPS] = {FAMILY_DIT, ZIMAGE_PASS_STEP},
         [SHOAL_PHASE_DECODE] = {FAMILY_VAE, 0},
+        [SHOAL_PHASE_ENCODE] = {FAMILY_VAE, 0},
     };
-    const struct model *model = job->model->parts[phases[phase].kind];
+    const struct model *model =
+        phase == SHOAL_PHASE_ENCODE ? job->encoder : job->model->parts[phases[phase].kind];
 
     return (struct phase_pass){model, &model->passes[phases[phase].pass]};
 }
@@ -189,6 +212,8 @@ int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes)
         return job->calls * groups(job_lane_count(job), lanes);
     case SHOAL_PHASE_DECODE:
         return job->request.count; /* pictures are large: one at a time */
+    case SHOAL_PHASE_ENCODE:
+        return 1;
     default:
         return groups(job->prompt_count, lanes);
     }
@@ -274,6 +299,7 @@ struct run {
     struct matrix *slots;      /* [count][SAMPLER_SLOTS]: the sampler's own; of the latent and of
                                   the answer none */
     float *noise;              /* [count][latent] */
+    struct matrix init;        /* the latent to begin with, if there is one */
     struct rng *rngs;          /* [count]: each picture's, if the sampler draws too */
     void **pointers;           /* to the lanes that walk */
 };
@@ -320,6 +346,28 @@ static enum shoal_status run_context(struct run *r, struct shoal_error *error)
     return SHOAL_OK;
 }
 
+/* The latent of the picture to begin with. */
+static enum shoal_status run_encode(struct run *r, struct shoal_error *error)
+{
+    const struct job *job = r->job;
+    struct exec *x = &r->stage->exec;
+    struct klvae_lane lane = {.height = job->latent_height,
+        .width = job->latent_width,
+        .whole_bytes = r->stage->whole_bytes,
+        .image = r->output->image};
+    void *pointer = &lane;
+    enum shoal_status status;
+
+    if (lane.image) init_planes(job, lane.image);
+    r->init = lane.latent =
+        exec_alloc_float(x, job->latent_channels, job->latent_height * job->latent_width);
+    status = walk(r->stage, job_phase(job, SHOAL_PHASE_ENCODE), &pointer, 1, error);
+    if (!status) status = synchronise(r->stage, error);
+    klvae_lane_fini(x, &lane);
+    if (!status) report_unit(r->stage, 1, 1);
+    return status;
+}
+
 /* Picture i's noise, the first and what samplers add, is that of seed + i, so that any of them can
  * be had alone again. */
 static void draw_noise(struct run *r, int32_t picture, struct rng *rng, struct matrix to)
@@ -344,6 +392,11 @@ static void start_picture(struct run *r, int32_t picture)
     rng_init(kept, job->request.seed + (uint64_t)picture);
     r->latents[picture] = exec_alloc_float(x, job->latent_channels, pixels);
     draw_noise(r, picture, kept, r->latents[picture]);
+    if (r->init.addr) {
+        float sigma = job->schedule.sigmas[0];
+
+        x->ops->blend(x->stream, r->latents[picture], 1 - sigma, r->init, sigma);
+    }
     if (job->sampler->noisy)
         slots[SAMPLER_NOISE] = exec_alloc_float(x, job->latent_channels, pixels);
     for (int32_t i = 0; i < job->sampler->kept; i++)
@@ -362,6 +415,7 @@ static enum shoal_status start_pictures(struct run *r, struct shoal_error *error
 {
     for (int32_t i = 0; i < r->job->request.count; i++)
         start_picture(r, i);
+    exec_free(&r->stage->exec, &r->init);
     /* More noise will be drawn where this lies. */
     if (r->job->sampler->noisy) TRY(synchronise(r->stage, error));
     return exec_check(&r->stage->exec, error);
@@ -486,6 +540,7 @@ static void run_fini(struct run *r)
     for (int32_t i = 0; r->latents && i < r->job->request.count; i++)
         exec_free(x, &r->latents[i]);
     free_slots(r);
+    exec_free(x, &r->init);
     mem_free(r->lanes);
     mem_free(r->latents);
     mem_free(r->slots);
@@ -514,18 +569,25 @@ static enum shoal_status run_init(struct run *r, struct shoal_error *error)
 enum shoal_status job_run(const struct job *job, struct stage *stage, struct job_output *output,
     struct shoal_error *error)
 {
-    static enum shoal_status (*const phases[SHOAL_PHASES])(struct run *, struct shoal_error *) = {
-        run_text, run_context, run_steps, run_decode};
+    static const struct {
+        enum shoal_phase phase;
+        enum shoal_status (*run)(struct run *, struct shoal_error *);
+    } phases[] = {{SHOAL_PHASE_TEXT, run_text}, {SHOAL_PHASE_CONTEXT, run_context},
+        {SHOAL_PHASE_ENCODE, run_encode}, {SHOAL_PHASE_STEPS, run_steps},
+        {SHOAL_PHASE_DECODE, run_decode}};
     struct run run = {.job = job, .stage = stage, .output = output};
     enum shoal_status status = run_init(&run, error);
 
-    for (int phase = 0; phase < SHOAL_PHASES && !status; phase++) {
-        status = stage->begin(stage, job, (enum shoal_phase)phase, error);
-        if (status) break;
-        status = phases[phase](&run, error);
-        /* The first failure is the one to tell. */
-        enum shoal_status end = stage->end(stage, (enum shoal_phase)phase, status ? NULL : error);
+    for (size_t i = 0; i < sizeof phases / sizeof *phases && !status; i++) {
+        enum shoal_phase phase = phases[i].phase;
+        enum shoal_status end;
 
+        if ((int)phase >= job_phases(job)) continue;
+        status = stage->begin(stage, job, phase, error);
+        if (status) break;
+        status = phases[i].run(&run, error);
+        /* The first failure is the one to tell. */
+        end = stage->end(stage, phase, status ? NULL : error);
         if (!status) status = end;
     }
     if (status) {

@@ -1,5 +1,6 @@
 /*
- * A job: a request resolved against a model, and the program it is: text, context, steps, decode.
+ * A job: a request resolved against a model, and the program it is: text, context, encode (if there
+ * is a picture to begin with), steps, decode.
  *
  * The program runs on a stage. The counting stage adds up what it needs (that is the plan), the
  * real stage does it; the calls are the same, so the plan cannot be wrong about the run.
@@ -25,7 +26,17 @@ struct job {
     int32_t prompt_count, max_prompt_tokens;
     size_t dropped[2]; /* tokens of each prompt beyond what the model takes */
     int64_t latent_height, latent_width, latent_channels;
+    /* The picture to begin with, if there is one: [height, width, 3], and what encodes it. */
+    uint8_t *init;
+    uint64_t init_file_bytes;
+    struct model *encoder;
 };
+
+/* The phases that it has: [0, count), as all are numbered. */
+static inline int job_phases(const struct job *job)
+{
+    return job->encoder ? SHOAL_PHASES : SHOAL_PHASE_ENCODE;
+}
 
 /* SHOAL_E_INVALID, naming the member, for what is outside its range or no choice there is. */
 enum shoal_status request_check_range(const char *name, int64_t value, int64_t low, int64_t high,
@@ -88,7 +99,8 @@ struct stage {
 /* Where the results go. The host side of copies, so it must outlive the job's run. */
 struct job_output {
     float *latents; /* [count][channels * height * width]; NULL when counting */
-    float *image;   /* [3, 8 height * 8 width]: the one being decoded; NULL when counting */
+    float
+        *image; /* [3, 8 height * 8 width]: the one being decoded, or encoded; NULL when counting */
     /* Called with image `index` in `image`; NULL when counting. */
     enum shoal_status (*take)(struct job_output *, int32_t index, struct shoal_error *);
 };

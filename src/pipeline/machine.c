@@ -78,12 +78,14 @@ static uint64_t result_bytes(const struct job *job)
     uint64_t pixels = (uint64_t)job->request.width * (uint64_t)job->request.height;
     uint64_t latents =
         (uint64_t)(job->latent_channels * job->latent_height * job->latent_width) * sizeof(float);
-    uint64_t count = (uint64_t)job->request.count;
+    uint64_t count = (uint64_t)job->request.count, begin = 0;
 
+    /* The picture to begin with, and its file, which is forgotten, but not always given back. */
+    if (job->init) begin = 3 * pixels + job->init_file_bytes + (1 << 20);
     /* And one decoded picture in F32; its PNG is not larger than its pixels by more than a little.
      */
     if (job->sampler->noisy) latents += sizeof(struct rng) / 2 + 1;
-    return count * (3 * pixels + 2 * latents) + 3 * pixels * (sizeof(float) + 1);
+    return begin + count * (3 * pixels + 2 * latents) + 3 * pixels * (sizeof(float) + 1);
 }
 
 /* Headers and what is made of them. */
@@ -129,7 +131,7 @@ static uint64_t moving_bytes(const struct job *job)
 {
     uint64_t most = 0, spans = 0;
 
-    for (int phase = 0; phase < SHOAL_PHASES; phase++) {
+    for (int phase = 0; phase < job_phases(job); phase++) {
         struct phase_pass p = job_phase(job, (enum shoal_phase)phase);
         uint64_t chunks = model_chunks(p.model);
         uint64_t walks = (uint64_t)job_walks(job, (enum shoal_phase)phase, 1);

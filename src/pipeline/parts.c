@@ -443,5 +443,6 @@ void shoal_request_init(struct shoal_request *request, const struct shoal_model 
         .resident_blocks = SHOAL_AUTO,
         .prefetch_slots = SHOAL_AUTO,
         .lanes = SHOAL_AUTO,
+        .strength = SHOAL_DEFAULT_STRENGTH,
     };
 }

@@ -285,15 +285,15 @@ static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
     enum shoal_status status = SHOAL_OK;
     size_t total = 0;
 
-    for (int i = 0; i < SHOAL_PHASES; i++)
+    for (int i = 0; i < job_phases(job); i++)
         total += (size_t)job_phase(job, (enum shoal_phase)i).pass->count;
     blocks = next = mem_calloc(total, sizeof *blocks);
     if (!blocks) FAIL_MEMORY(error);
-    for (int i = 0; i < SHOAL_PHASES && !status; i++) {
+    for (int i = 0; i < job_phases(job) && !status; i++) {
         status = phase_input(plan, (enum shoal_phase)i, lanes, &counts[i], next, &inputs[i], error);
         next += inputs[i].block_count;
     }
-    if (!status) status = planner_solve(inputs, SHOAL_PHASES, &limits, solution, error);
+    if (!status) status = planner_solve(inputs, job_phases(job), &limits, solution, error);
     mem_free(blocks);
     return status;
 }
@@ -456,7 +456,7 @@ static enum shoal_status choose_rung(struct shoal_plan *plan, struct shoal_error
 /* Whether anything crosses more than once. */
 static bool streams(const struct shoal_plan *plan)
 {
-    for (int i = 0; i < SHOAL_PHASES; i++)
+    for (int i = 0; i < job_phases(&plan->job); i++)
         if (plan->solution.phases[i].slots &&
             job_walks(&plan->job, (enum shoal_phase)i, plan->lanes) > 1)
             return plan->solution.fits;
@@ -596,6 +596,8 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .step_seconds = steps->walk_seconds * (double)walks,
         .first_step_seconds = steps->first_walk_seconds + steps->walk_seconds * (double)(walks - 1),
         .seconds = plan->solution.seconds,
+        .width = plan->job.request.width,
+        .height = plan->job.request.height,
         .calls = plan->job.calls,
     };
     if (plan->job.calls > 1) return;

@@ -51,6 +51,8 @@ static int32_t units(const struct job *job, enum shoal_phase phase)
         return job->calls;
     case SHOAL_PHASE_DECODE:
         return job->request.count;
+    case SHOAL_PHASE_ENCODE:
+        return 1;
     default:
         return job->prompt_count;
     }
@@ -63,6 +65,7 @@ static const char *unit_name(enum shoal_phase phase)
     case SHOAL_PHASE_STEPS:
         return "step";
     case SHOAL_PHASE_DECODE:
+    case SHOAL_PHASE_ENCODE:
         return "picture";
     default:
         return "prompt";
@@ -333,7 +336,8 @@ static enum shoal_status result_create(
         .width = r->width,
         .height = r->height,
         .cfg = r->cfg,
-        .shift = r->shift};
+        .shift = r->shift,
+        .strength = r->init ? r->strength : 0};
     if (!new->latents || !new->pixels || !new->prompt || !new->negative_prompt || !new->model) {
         status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
         shoal_result_destroy(&new);

@@ -78,6 +78,16 @@ enum shoal_status schedule_make(const struct schedule_kind *kind, int32_t steps,
     return SHOAL_OK;
 }
 
+void schedule_keep_last(struct schedule *schedule, int32_t steps)
+{
+    int32_t skipped = schedule->steps - steps;
+
+    memmove(schedule->sigmas, schedule->sigmas + skipped,
+        (size_t)(steps + 1) * sizeof *schedule->sigmas);
+    memmove(schedule->times, schedule->times + skipped, (size_t)steps * sizeof *schedule->times);
+    schedule->steps = steps;
+}
+
 enum shoal_status schedule_init(
     struct schedule *schedule, int32_t steps, double shift, struct shoal_error *error)
 {

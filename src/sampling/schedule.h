@@ -40,6 +40,9 @@ enum shoal_status schedule_find(
 enum shoal_status schedule_make(const struct schedule_kind *kind, int32_t steps, double shift,
     bool skips, struct schedule *schedule, struct shoal_error *error) SHOAL_CHECKED;
 
+/* Keeps the last `steps` steps of it. */
+void schedule_keep_last(struct schedule *schedule, int32_t steps);
+
 extern const struct schedule_kind schedule_model;
 
 /* The model's own: sigma = shift t / (1 + (shift - 1) t), t falling evenly from 1 to 1 / steps. */

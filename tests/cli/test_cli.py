@@ -133,6 +133,10 @@ BAD_OPTIONS = [
     (["--sampler", "dpm"], ["--sampler", "dpm", "euler, euler_ancestral, heun, dpmpp_2m, uni_pc"]),
     (["--schedule", "sgm"], ["--schedule", "sgm", "model, simple, normal, karras"]),
     (["--schedule", "beta", "--steps", "900"], ["steps", "900", "beta"]),
+    (["--strength", "0.5"], ["--strength", "--init"]),
+    (["--init", "x.png", "--strength", "0"], ["--strength", "out of range"]),
+    (["--init", "x.png", "--strength", "1.1"], ["--strength", "out of range"]),
+    (["--init", ""], ["--init is empty"]),
     (["--buffer", "single", "--prefetch-slots", "2"], ["--prefetch-slots", "--buffer single"]),
     (["--dit", "a"], ["--text-encoder", "--vae"]),
     (["--tokenizer", "a"], ["--dit", "--text-encoder", "--vae"]),
@@ -797,6 +801,35 @@ def samplers_are_listed_and_each_paints(folder):
     result = shoal("plan", "-p", "x", *small, "--sampler", "heun", "--schedule", "beta")
     expect("heun, beta" in result.out and "heun calls the model 5 times in 3 steps" in result.out,
            result)
+
+
+@case
+def runs_begin_with_a_picture(folder):
+    small = ["--width", "64", "--height", "48"]
+    first = ["generate", "-p", "a red apple", "--json", "--steps", "4", "-o", "x.png"]
+    expect(shoal(*first, *small, folder=folder).code == 0, what="the first picture")
+    again = [*first[:-1], "y.png", "--seed", "1", "--init", "x.png"]
+    seen = set()
+    for strength in ("0.2", "0.5", "1"):
+        result = shoal(*again, "--strength", strength, folder=folder)
+        expect(result.code == 0 and "encode" in result.err, result)
+        said = json.loads(result.out)
+        expect((said["plan"]["width"], said["plan"]["height"]) == (64, 48), said)
+        expect(said["plan"]["phases"][-1]["phase"] == "encode", said)
+        expect(("--init has no effect" in str(said["notes"]) + str(said["plan"]["notes"])) ==
+               (strength == "1"), said)
+        seen.add(said["pictures"][0]["latents_xxh3_128"])
+        with open(os.path.join(folder, "y.png"), "rb") as file:
+            expect(f"Denoising strength: {strength}".encode() in file.read(), strength)
+    alone = shoal(*again[:-2], *small, folder=folder)
+    seen.add(json.loads(alone.out)["pictures"][0]["latents_xxh3_128"])
+    expect(len(seen) == 3, seen, "strength 1 is noise alone")
+    refused(shoal(*again, "--width", "64", "--height", "64", folder=folder), 2, "64 x 48",
+            "64 x 64")
+    refused(shoal(*again[:-1], "/dev/null", folder=folder), 1, "/dev/null")
+    with open(os.path.join(folder, "x.png"), "r+b") as file:
+        file.truncate(500)
+    refused(shoal(*again, folder=folder), 1, "x.png", "PNG")
 
 
 @case

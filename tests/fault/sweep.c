@@ -26,6 +26,7 @@ static struct {
     char *inspected, *devices;
     int64_t png_bytes, trace_bytes, converted_bytes, cached_bytes;
     char folder[64], path[96], out[96]; /* a file and a folder in the folder */
+    char init[64];                      /* a picture that packing begins with */
 } world;
 
 /* ---- the scratch folder ---- */
@@ -331,6 +332,9 @@ static void set_up_packing(void)
     r->threads = 8; /* of which two pack */
     r->resident_blocks = 6;
     r->wire = SHOAL_WIRE_PACKED;
+    r->sampler = "euler_ancestral";
+    assert_ok(shoal_result_write_png(world.result, 0, world.init, &error));
+    r->init = world.init;
     scenario_least(world.model, r);
     plan = scenario_plan(world.model, r);
     shoal_plan_summarise(plan, &summary);
@@ -346,6 +350,7 @@ int sweep_set_up(void **state)
     struct shoal_error error = {0};
 
     (void)state;
+    snprintf(world.init, sizeof world.init, "/tmp/shoal-fault-init-%d.png", (int)getpid());
     strcpy(world.folder, "/tmp/shoal-fault.XXXXXX");
     if (!mkdtemp(world.folder)) return -1;
     snprintf(world.path, sizeof world.path, "%s/picture.png", world.folder);
@@ -387,6 +392,7 @@ int sweep_tear_down(void **state)
     shoal_model_close(&world.model);
     tree_remove(world.out);
     unlink(world.path);
+    unlink(world.init);
     return rmdir(world.folder);
 }
 

@@ -9,8 +9,10 @@
 
 #include "shoal/shoal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define MODEL "models/shoal-mini"
 #define LONG_RUN 2 /* steps: enough for the ring to wrap from one to the next */
@@ -505,6 +507,88 @@ static void test_noise_is_each_picture_s(void **state)
     shoal_result_destroy(&one);
 }
 
+/* Writes what the request paints to a file. */
+static void paint_to(const struct shoal_request *r, const char *path)
+{
+    struct shoal_error error = {0};
+    struct shoal_plan *plan = plan_for(r);
+    struct shoal_result *result = NULL;
+
+    assert_ok(shoal_run(plan, NULL, &result, &error));
+    assert_ok(shoal_result_write_png(result, 0, path, &error));
+    shoal_result_destroy(&result);
+    shoal_plan_destroy(&plan);
+}
+
+/* From a picture: the same bits under every budget, in strips too; nearer to it with less strength;
+ * with all of it, what noise alone gives. */
+static void test_picture_to_begin_with(void **state)
+{
+    struct shoal_request r = request(), alone;
+    struct shoal_plan_summary s;
+    char path[64];
+    uint64_t reference, weaker;
+
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/shoal-identity-%d.png", (int)getpid());
+    r.steps = 3;
+    paint_to(&r, path);
+    r.seed = 8;
+    r.count = 2;
+    r.sampler = "euler_ancestral";
+    alone = r;
+    r.init = path;
+    r.width = r.height = 0;
+    assert_int_equal(summary_of(&r).width, alone.width);
+    reference = run(&r);
+    r.strength = 0.3f;
+    weaker = run(&r);
+    assert_int_not_equal(weaker, reference);
+    r.strength = 1;
+    assert_int_equal(run(&r), run(&alone));
+    r.strength = SHOAL_DEFAULT_STRENGTH;
+    s = summary_of(&r);
+    r.vram_bytes = s.least_vram_bytes;
+    assert_int_equal(run(&r), reference);
+    r.vram_bytes = (s.least_vram_bytes + s.full_vram_bytes) / 2;
+    r.lanes = 1;
+    r.vae_strips = SHOAL_STRIPS_ON;
+    assert_int_equal(run(&r), reference);
+    unlink(path);
+}
+
+/* What is wrong with a picture to begin with, or with its strength. */
+static void test_bad_pictures(void **state)
+{
+    static const struct {
+        const char *init;
+        int32_t width;
+        float strength;
+        const char *words;
+    } cases[] = {{"nowhere.png", 128, 0.5f, "nowhere.png"}, {"meson.build", 128, 0.5f, "no PNG"},
+        {NULL, 64, 0.5f, "128 x 128"}, {NULL, 128, 0, "--strength"},
+        {NULL, 128, 1.5f, "--strength"}, {NULL, 128, NAN, "--strength"},
+        {NULL, 128, 0.001f, "1000"}};
+    struct shoal_request r = request();
+    char path[64];
+
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/shoal-identity-%d.png", (int)getpid());
+    paint_to(&r, path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct shoal_error error = {0};
+        struct shoal_plan *plan = NULL;
+
+        r = request();
+        r.init = cases[i].init ? cases[i].init : path;
+        r.width = cases[i].width;
+        r.strength = cases[i].strength;
+        assert_int_not_equal(shoal_plan_create(model, &r, &plan, &error), SHOAL_OK);
+        if (!strstr(error.text, cases[i].words)) fail_msg("%zu: %s", i, error.text);
+    }
+    unlink(path);
+}
+
 static void test_bad_requests(void **state)
 {
     struct shoal_request cases[14];
@@ -557,6 +641,8 @@ int main(void)
         cmocka_unit_test(test_packing),
         cmocka_unit_test(test_samplers),
         cmocka_unit_test(test_noise_is_each_picture_s),
+        cmocka_unit_test(test_picture_to_begin_with),
+        cmocka_unit_test(test_bad_pictures),
         cmocka_unit_test(test_bad_requests),
     };
 

@@ -121,6 +121,81 @@ static void test_refusals(void **state)
     assert_null(data);
 }
 
+/* A PNG of one row of four pixels, as libpng writes that kind. */
+static size_t write_kind(uint8_t *to, size_t room, int type, int depth, const uint8_t *row)
+{
+    static const png_color palette[] = {{1, 2, 3}, {250, 0, 7}};
+    FILE *file = fmemopen(to, room, "wb");
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
+    png_infop info = png_create_info_struct(png);
+    long bytes;
+
+    assert_non_null(file);
+    if (setjmp(png_jmpbuf(png))) fail_msg("libpng cannot write the file");
+    png_init_io(png, file);
+    png_set_IHDR(png, info, 4, 1, depth, type, PNG_INTERLACE_ADAM7, PNG_COMPRESSION_TYPE_DEFAULT,
+        PNG_FILTER_TYPE_DEFAULT);
+    if (type == PNG_COLOR_TYPE_PALETTE) png_set_PLTE(png, info, palette, 2);
+    png_write_info(png, info);
+    for (int pass = png_set_interlace_handling(png); pass > 0; pass--)
+        png_write_row(png, row);
+    png_write_end(png, NULL);
+    png_destroy_write_struct(&png, &info);
+    bytes = ftell(file);
+    fclose(file);
+    return (size_t)bytes;
+}
+
+/* Every kind of pixel becomes three bytes. */
+static void test_reading(void **state)
+{
+    static const struct {
+        int type, depth;
+        uint8_t row[32], expected[12];
+    } kinds[] = {
+        {PNG_COLOR_TYPE_RGB, 8, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+            {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
+        {PNG_COLOR_TYPE_RGBA, 8, {1, 2, 3, 0, 4, 5, 6, 9, 7, 8, 9, 255, 10, 11, 12, 1},
+            {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
+        {PNG_COLOR_TYPE_GRAY, 8, {0, 9, 128, 255},
+            {0, 0, 0, 9, 9, 9, 128, 128, 128, 255, 255, 255}},
+        {PNG_COLOR_TYPE_GRAY, 1, {0x50}, {0, 0, 0, 255, 255, 255, 0, 0, 0, 255, 255, 255}},
+        {PNG_COLOR_TYPE_GRAY, 16, {0, 0, 0x80, 0x80, 0x7f, 0x7f, 0xff, 0xff},
+            {0, 0, 0, 128, 128, 128, 127, 127, 127, 255, 255, 255}},
+        {PNG_COLOR_TYPE_PALETTE, 1, {0x50}, {1, 2, 3, 250, 0, 7, 1, 2, 3, 250, 0, 7}},
+    };
+    static uint8_t data[4096];
+    struct shoal_error error = {0};
+    uint8_t rgb[12];
+    int32_t width, height;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t bytes = write_kind(data, sizeof data, kinds[i].type, kinds[i].depth, kinds[i].row);
+
+        assert_ok(png_decode("x.png", data, bytes, NULL, &width, &height, &error));
+        assert_int_equal(width, 4);
+        assert_int_equal(height, 1);
+        assert_ok(png_decode("x.png", data, bytes, rgb, &width, &height, &error));
+        assert_memory_equal(rgb, kinds[i].expected, sizeof rgb);
+        for (size_t cut = 0; cut < bytes; cut++) {
+            assert_int_equal(
+                png_decode("x.png", data, cut, rgb, &width, &height, &error), SHOAL_E_FORMAT);
+            assert_non_null(strstr(error.text, "x.png"));
+        }
+        for (size_t at = 0; at < bytes; at++) { /* no byte of it is trusted */
+            data[at] ^= 0x41;
+            if (png_decode("x.png", data, bytes, NULL, &width, &height, &error) == SHOAL_OK &&
+                width == 4 && height == 1) {
+                enum shoal_status ignored =
+                    png_decode("x.png", data, bytes, rgb, &width, &height, &error);
+                (void)ignored;
+            }
+            data[at] ^= 0x41;
+        }
+    }
+}
+
 static void test_parameters(void **state)
 {
     struct png_settings settings = {.prompt = "a red apple",
@@ -142,6 +217,14 @@ static void test_parameters(void **state)
         "a red apple\nNegative prompt: green\nSteps: 8, Sampler: euler, CFG scale: 3, "
         "Seed: 18446744073709551615, Size: 128x96, Model: shoal-mini, Shift: 1.15");
     mem_free(text);
+    settings.schedule = "karras";
+    settings.strength = 0.6f;
+    assert_ok(png_parameters(&settings, &text, &error));
+    assert_non_null(strstr(text, "Sampler: euler, Schedule type: karras, CFG scale: 3,"));
+    assert_non_null(strstr(text, "Shift: 1.15, Denoising strength: 0.6"));
+    mem_free(text);
+    settings.schedule = NULL;
+    settings.strength = 0;
     settings.negative_prompt = NULL;
     settings.model = "a \"b\": c\\d\n,\x01";
     settings.cfg = 0.5f;
@@ -179,6 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_reading),
         cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_pixels),
     };

@@ -258,6 +258,21 @@ static void test_every_sampler(void **state)
     json_decref(root);
 }
 
+/* The end of a longer schedule: its levels and what the model is told of them. */
+static void test_the_end_of_a_schedule(void **state)
+{
+    static struct schedule whole, end;
+    struct shoal_error error = {0};
+
+    (void)state;
+    assert_ok(schedule_init(&whole, 13, 3, &error));
+    end = whole;
+    schedule_keep_last(&end, 8);
+    assert_int_equal(end.steps, 8);
+    assert_memory_equal(end.sigmas, whole.sigmas + 5, 9 * sizeof *end.sigmas);
+    assert_memory_equal(end.times, whole.times + 5, 8 * sizeof *end.times);
+}
+
 static void test_refusals(void **state)
 {
     static struct schedule schedule;
@@ -296,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_levels),
         cmocka_unit_test(test_samplers),
         cmocka_unit_test(test_every_sampler),
+        cmocka_unit_test(test_the_end_of_a_schedule),
         cmocka_unit_test(test_refusals),
     };
 

@@ -54,6 +54,8 @@ class PlanSummary:
     step_seconds: float
     first_step_seconds: float
     seconds: float
+    width: int  # of the pictures
+    height: int
     calls: int  # of the DiT for each picture: what a step is, here, in progress and in reports
 
 
@@ -61,7 +63,7 @@ class PlanSummary:
 class Progress:
     """Where a run is. Steps and blocks are those that are done."""
 
-    phase: str  # "text", "context", "steps" or "decode"
+    phase: str  # "text", "context", "encode", "steps" or "decode"
     step: int
     steps: int  # in phases other than "steps": pictures or prompts
     block: int
@@ -136,6 +138,7 @@ class Model(c.Owner):
              cfg: Optional[float] = None, shift: Optional[float] = None,
              seed: Optional[int] = None, sampler: Optional[str] = None,
              schedule: Optional[str] = None,
+             init: Optional[Path] = None, strength: Optional[float] = None,
              vram: Optional[Size] = None, ram: Optional[Size] = None,
              resident_blocks: Optional[int] = None, prefetch_slots: Optional[int] = None,
              buffer: Optional[str] = None, wire: Optional[str] = None, pin: Optional[str] = None,
@@ -152,6 +155,8 @@ class Model(c.Owner):
         cfg              ComfyUI's scale, where 1 is off
         sampler          see samplers(); as a step counts each call of the model
         schedule         of noise levels: see samplers()
+        init             a PNG to begin with, whose size the picture has
+        strength         how much of it is painted anew, above 0 up to 1: ComfyUI's denoise
         vram             hard cap on device memory: bytes, or "3GiB"
         ram              hard cap on the library's host memory, the interpreter's own apart
         resident_blocks  DiT blocks kept on the device
@@ -170,11 +175,15 @@ class Model(c.Owner):
         A budget that is too small still gives a plan: its summary says that it does not fit, its
         `refusal` what would.
         """
+        if strength is not None and init is None:
+            raise ValueError("strength has no effect without init")
         request, pointer = c.Request(), ctypes.c_void_p()
         library.shoal_request_init(byref(request), self._open())
+        if init is not None and width is None and height is None:
+            width = height = 0
         c.fill(request, prompt=prompt, negative_prompt=negative_prompt, width=width,
                height=height, steps=steps, count=count, cfg=cfg, shift=shift, seed=seed,
-               sampler=sampler, schedule=schedule, vram=vram, ram=ram,
+               sampler=sampler, schedule=schedule, init=init, strength=strength, vram=vram, ram=ram,
                resident_blocks=resident_blocks, prefetch_slots=prefetch_slots, buffer=buffer,
                wire=wire, pin=pin, lanes=lanes, vae_strips=vae_strips, device=device,
                threads=threads, trace=trace, rates=rates, on=on)

@@ -24,7 +24,7 @@ Status = enum.IntEnum(
     "OK INVALID MEMORY BUDGET IO FORMAT UNSUPPORTED MISSING NUMERIC DEVICE CANCELLED", start=0)
 
 # Names of enumerators, at the places of their values.
-PHASES = ("text", "context", "steps", "decode")
+PHASES = ("text", "context", "steps", "decode", "encode")
 CHOICES = {
     "buffer": ("auto", "single", "double"),
     "wire": ("auto", "raw", "packed"),
@@ -75,7 +75,8 @@ class Request(Struct):
                 ("prefetch_slots", c_int32), ("buffer", c_int), ("wire", c_int), ("pin", c_int),
                 ("lanes", c_int32), ("vae_strips", c_int), ("device", c_char_p),
                 ("threads", c_int32), ("trace", c_bool), ("rates_path", c_char_p),
-                ("on", c_char_p), ("schedule", c_char_p)]
+                ("on", c_char_p), ("schedule", c_char_p), ("init", c_char_p),
+                ("strength", c_float)]
 
 
 class PlanSummaryStruct(Struct):
@@ -89,7 +90,7 @@ class PlanSummaryStruct(Struct):
                 ("packed_blocks", c_int32), ("disk_blocks", c_int32), ("prefetch_slots", c_int32),
                 ("lanes", c_int32), ("strip_blocks", c_int32), ("rates_threads", c_int32),
                 ("step_seconds", c_double), ("first_step_seconds", c_double),
-                ("seconds", c_double), ("calls", c_int32)]
+                ("seconds", c_double), ("width", c_int32), ("height", c_int32), ("calls", c_int32)]
 
 
 class ProgressStruct(Struct):

@@ -177,6 +177,19 @@ class Runs(Case):
         self.assertEqual((last.step, last.steps), (2, 2))
         self.assertGreater(last.step_seconds, 0)
 
+    def test_a_run_may_begin_with_a_picture(self) -> None:
+        first = self.path("first.png")
+        self.model.plan(PROMPT, **SMALL).run().save(first)
+        plan = self.model.plan(PROMPT, seed=1, steps=2, init=first, strength=0.5)
+        self.assertEqual((plan.summary.width, plan.summary.height), (64, 64))
+        self.assertEqual(plan.json()["strength"], 0.5)
+        result = plan.run()
+        self.assertGreater(result.report.phase_seconds["encode"], 0)
+        with self.assertRaisesRegex(ValueError, "strength"):
+            self.model.plan(PROMPT, strength=0.5)
+        with self.fails(shoal.Status.IO, "nowhere.png"):
+            self.model.plan(PROMPT, init=self.path("nowhere.png"))
+
     def test_a_step_is_a_call_of_the_model(self) -> None:
         told = []
         plan = self.model.plan(PROMPT, sampler="heun", **SMALL)
@@ -187,7 +200,9 @@ class Runs(Case):
 
     def test_reports_say_what_it_took(self) -> None:
         report = self.model.plan(PROMPT, **SMALL).run().report
-        self.assertEqual(list(report.phase_seconds), ["text", "context", "steps", "decode"])
+        self.assertEqual(list(report.phase_seconds),
+                         ["text", "context", "steps", "decode", "encode"])
+        self.assertEqual(report.phase_seconds["encode"], 0)
         self.assertLessEqual(sum(report.phase_seconds.values()), report.seconds * 1.01)
         self.assertGreater(report.copied_bytes, 0)
         self.assertIsInstance(report.reader, str)

@@ -70,6 +70,11 @@ def host_memory_never_exceeds_the_plan(folder):
         return "SKIP the sanitizers' own memory is in the process"
     big = ["--width", "128", "--height", "128", "--steps", "4"]
     long = ["--width", "64", "--height", "64", "--steps", "40", "--trace", "t.json"]
+    picture = os.path.join(folder, "init.png")
+    wide = ["--width", "512", "--height", "384", "--steps", "1"]
+    expect(shoal("generate", "-p", "x", *wide, "-o", picture).code == 0, picture)
+    begun = ["--init", picture, "--strength", "0.5", "--steps", "2", "--sampler",
+             "euler_ancestral"]
     for args in (SMALL, [*SMALL, *least(*SMALL)], [*big, *least(*big)],
                  [*big, *with_ram(*big, share=50), "--resident-blocks", "0"],
                  [*big, "--vram", "6MiB", *with_ram(*big, "--vram", "6MiB", share=25), "--cfg",
@@ -77,6 +82,7 @@ def host_memory_never_exceeds_the_plan(folder):
                  [*SMALL, "--threads", "1", *least("--threads", "1", *SMALL)],
                  [*SMALL, "--threads", "7", "--count", "9"],
                  ["--width", "256", "--height", "192", "--steps", "1", "--vram", "32MiB"],
+                 [*begun, *least(*begun)], [*begun, "--count", "3", "--sampler", "heun"],
                  [*long, *least(*SMALL, "--steps", "40")[:2]]):
         figures, used = measure(folder, *args)
         planned, budget = figures["plan"]["ram_bytes"], figures["plan"]["ram_budget_bytes"]

@@ -7,8 +7,8 @@ _shoal()
     local command=${COMP_WORDS[1]}
     local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
         --width --height --steps --cfg --seed --count --sampler --schedule --shift --init --strength --vram --ram
-        --resident-blocks --prefetch-slots --buffer --lanes --vae-strips --wire --pin --disk-cache
-        --rates --device --threads --json --help'
+        --resident-blocks --prefetch-slots --buffer --lanes --vae-strips --wire --host-format --pin
+        --disk-cache --rates --device --threads --json --help'
 
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
@@ -49,6 +49,7 @@ _shoal()
     --vram | --ram) mapfile -t COMPREPLY < <(compgen -W 'max 1GiB 2GiB 4GiB 8GiB' -- "$current"); return ;;
     --vae-strips) mapfile -t COMPREPLY < <(compgen -W 'auto off on' -- "$current"); return ;;
     --pin) mapfile -t COMPREPLY < <(compgen -W 'on staging off' -- "$current"); return ;;
+    --host-format) mapfile -t COMPREPLY < <(compgen -W 'storage compute' -- "$current"); return ;;
     --wire) mapfile -t COMPREPLY < <(compgen -W 'auto raw packed' -- "$current"); return ;;
     --on)
         mapfile -t COMPREPLY < <(compgen -W 'rtx3060 rtx4060 rtx4090 rtx5090 l4 h200' -- "$current"

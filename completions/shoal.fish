@@ -57,6 +57,7 @@ complete -c shoal -n $trace -l from -x -d seconds
 complete -c shoal -n $trace -l to -x -d seconds
 complete -c shoal -n $trace -l step -x -d 'sampling step'
 complete -c shoal -n $run -l pin -x -a 'on staging off' -d 'host memory that a card copies from'
+complete -c shoal -n $run -l host-format -x -a 'storage compute' -d 'how weights in FP8 wait in host memory'
 complete -c shoal -n $run -l wire -x -a 'auto raw packed' -d 'how streamed weights cross'
 complete -c shoal -n $run -l rates -r -F -d 'measured rates of this machine'
 complete -c shoal -n '__fish_seen_subcommand_from plan' -l on -r -F -a 'rtx3060 rtx4060 rtx4090 rtx5090 l4 h200' -d 'plan for another machine'

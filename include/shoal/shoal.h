@@ -149,6 +149,16 @@ enum shoal_wire {
                           plain files are packed while they are read, and wait in host memory */
 };
 
+/* How weights in FP8 wait in host memory for the next step, and cross the link. It changes no bit
+ * of the picture: an element is the BF16 that its code and its scale make, wherever that is done.
+ */
+enum shoal_host_format {
+    SHOAL_HOST_FORMAT_STORAGE, /* as codes, which the device widens at every use */
+    SHOAL_HOST_FORMAT_COMPUTE, /* as BF16: widened while they are read; twice the bytes. Such blocks
+                           wait in host memory, not on disk. What is resident, or crosses once,
+                           stays codes, and what packed files hold */
+};
+
 /* Which host memory is pinned, so that a card copies from it at the link's full rate while it
  * computes. The CPU needs none. */
 enum shoal_pin {
@@ -189,6 +199,7 @@ struct shoal_request {
     int32_t prefetch_slots;  /* 2..6 blocks in the weight ring; SHOAL_AUTO */
     enum shoal_buffer buffer;
     enum shoal_wire wire;
+    enum shoal_host_format host_format; /* COMPUTE: not with SHOAL_WIRE_PACKED */
     enum shoal_pin pin;
     int32_t lanes; /* branches and pictures that share one pass; SHOAL_AUTO: as many as fit */
     enum shoal_strips vae_strips;
@@ -262,7 +273,8 @@ struct shoal_plan_summary {
     uint64_t step_operations;  /* floating-point operations a step, all lanes */
     /* Of the DiT's steps; packed ones cross packed, disk ones are read again in every step. */
     int32_t blocks, resident_blocks, packed_blocks, disk_blocks, prefetch_slots, lanes;
-    int32_t strip_blocks; /* of the VAE: those that work in strips */
+    int32_t strip_blocks;   /* of the VAE: those that work in strips */
+    int32_t widened_blocks; /* of the DiT's steps: those that cross as BF16, and are FP8 in files */
     /* Predicted: of a step, of the first one, which loads, and of everything; by rates that were
      * measured with so many threads (0: not said). */
     int32_t rates_threads;

@@ -40,6 +40,9 @@ static void print_report(const struct job *job, const struct shoal_report *repor
     if (job->summary.packs && !report->replanned)
         printf("packed    %d of %d blocks, while they were read\n", job->summary.packed_blocks,
             job->summary.blocks);
+    if (job->summary.widened_blocks)
+        printf("widened   %d of %d blocks, while they were read\n", job->summary.widened_blocks,
+            job->summary.blocks);
     if (report->pinned_bytes)
         printf("pinned    %s of host memory\n", cli_size(report->pinned_bytes).text);
     printf("peak      %s of device memory, ", cli_size(report->peak_vram_bytes).text);

@@ -147,6 +147,12 @@ static void note_what_has_no_effect(struct job *job)
             plan->resident_blocks >= plan->blocks
                 ? "every block stays on the device"
                 : "what crosses only once is not packed, nor what does not get smaller by it");
+    if (given[OPTION_HOST_FORMAT] && request->host_format == SHOAL_HOST_FORMAT_COMPUTE &&
+        !plan->widened_blocks)
+        job_note(job, true, "--host-format compute has no effect here: %s",
+            plan->resident_blocks >= plan->blocks
+                ? "every block stays on the device"
+                : "what crosses only once is not widened, nor what is not in FP8 or is packed");
     if (given[OPTION_VAE_STRIPS] && request->vae_strips == SHOAL_STRIPS_ON && !plan->strip_blocks)
         job_note(job, true, "--vae-strips on has no effect: decoding would not take less memory");
     if (given[OPTION_LANES] && request->lanes != SHOAL_AUTO && request->lanes > plan->lanes)

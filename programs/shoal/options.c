@@ -119,6 +119,11 @@ static const struct option_spec specs[OPTIONS] = {
         "they are read), or as the plan decides (auto, default)",
         AT(request.wire), .kind = VALUE_CHOICE, .limits = true,
         .choices = {"auto", "raw", "packed"}, .of = COMMANDS_RUN | COMMAND_STREAM},
+    [OPTION_HOST_FORMAT] = {"host-format", "storage|compute",
+        "how streamed weights in FP8 wait in host memory and cross: as codes (default), or widened "
+        "to 16 bits while they are read, which changes no bit",
+        AT(request.host_format), .kind = VALUE_CHOICE, .limits = true,
+        .choices = {"storage", "compute"}},
     [OPTION_PIN] = {"pin", "on|staging|off",
         "host memory that a card copies from: pinned (default), through a small pinned ring, or "
         "as it is",

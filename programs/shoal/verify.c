@@ -74,6 +74,7 @@ static struct shoal_request unlimited_request(const struct job *job)
     request.lanes = SHOAL_AUTO;
     request.vae_strips = SHOAL_STRIPS_AUTO;
     request.wire = SHOAL_WIRE_AUTO;
+    request.host_format = SHOAL_HOST_FORMAT_STORAGE;
     request.pin = SHOAL_PIN_ON;
     return request;
 }
@@ -110,8 +111,24 @@ static int add_ram(
     return CLI_OK;
 }
 
+/* What of the files is in FP8, widened: all of it, and half. */
+static int list_widened(struct verify *verify, const struct shoal_request *streamed)
+{
+    struct shoal_request widened = *streamed;
+    struct shoal_plan_summary plan;
+    int code;
+
+    widened.host_format = SHOAL_HOST_FORMAT_COMPUTE;
+    code = look(verify, &widened, &plan);
+    if (code != CLI_OK || !plan.widened_blocks) return code;
+    add(verify, &widened, false, "wide");
+    if ((code = add_ram(verify, &widened, 0, "wide, least"))) return code;
+    widened.resident_blocks = verify->job->summary.blocks / 2;
+    return add_ram(verify, &widened, 1, "wide, half");
+}
+
 /* The tiers of host memory and disk, with no, half and as many residents as fit the least budget;
- * and the wire: weights of plain files are packed while they are read. */
+ * and the wire: weights of plain files are packed, or widened, while they are read. */
 static int list_tiers(
     struct verify *verify, const struct shoal_request *unlimited, uint64_t least_vram)
 {
@@ -132,7 +149,8 @@ static int list_tiers(
     add(verify, &packed, false, "packed");
     if ((code = add_ram(verify, &packed, 0, "packed, least"))) return code;
     packed.resident_blocks = half.resident_blocks;
-    return add_ram(verify, &packed, 1, "packed, half");
+    if ((code = add_ram(verify, &packed, 1, "packed, half"))) return code;
+    return list_widened(verify, &streamed);
 }
 
 static void list_candidates(struct verify *verify, const struct shoal_request *unlimited,
@@ -176,7 +194,7 @@ static bool same_plan(const struct shoal_plan_summary *a, const struct shoal_pla
            a->step_copy_bytes == b->step_copy_bytes && a->step_disk_bytes == b->step_disk_bytes &&
            a->resident_blocks == b->resident_blocks && a->packed_blocks == b->packed_blocks &&
            a->prefetch_slots == b->prefetch_slots && a->lanes == b->lanes &&
-           a->strip_blocks == b->strip_blocks;
+           a->strip_blocks == b->strip_blocks && a->widened_blocks == b->widened_blocks;
 }
 
 /* ---- the table ---- */
@@ -238,9 +256,10 @@ static void print_json_row(
     print_json_number("planned_step_read_bytes", plan->step_disk_bytes);
     print_json_number("step_read_bytes", report->step_read_bytes);
     printf(", \"blocks\": %d, \"resident_blocks\": %d, \"packed_blocks\": %d, "
-           "\"disk_blocks\": %d, \"prefetch_slots\": %d, \"lanes\": %d, \"strip_blocks\": %d",
+           "\"disk_blocks\": %d, \"prefetch_slots\": %d, \"lanes\": %d, \"strip_blocks\": %d, "
+           "\"widened_blocks\": %d",
         plan->blocks, plan->resident_blocks, plan->packed_blocks, plan->disk_blocks,
-        plan->prefetch_slots, plan->lanes, plan->strip_blocks);
+        plan->prefetch_slots, plan->lanes, plan->strip_blocks, plan->widened_blocks);
     printf(", \"seconds\": %.6f, \"ratio\": ", report->seconds);
     if (verify->seconds > 0)
         printf("%.4f", report->seconds / verify->seconds);

@@ -15,13 +15,23 @@
 
 /* ---- parts ---- */
 
+static bool any_widens(const struct block *block, const struct cargo_room *rooms)
+{
+    bool widens = false;
+
+    for (int32_t p = 0; rooms && p < block_piece_count(block); p++)
+        widens = widens || rooms[p].widens;
+    return widens;
+}
+
 static void list_parts(struct cargo *c, const struct cargo_room *rooms)
 {
     struct cargo_part *part = c->parts;
 
+    c->widens = any_widens(c->block, rooms);
     for (int32_t i = 0; i < c->block->weight_count; i++) {
         const struct weight *w = &c->block->weights[i];
-        uint64_t at = w->offset;
+        uint64_t at = c->widens ? c->bytes : w->offset;
 
         for (int32_t p = 0; p < w->piece_count; p++) {
             const struct cargo_room *room = rooms && rooms->bytes ? rooms : NULL;
@@ -31,13 +41,14 @@ static void list_parts(struct cargo *c, const struct cargo_room *rooms)
                 .bytes = room ? room->bytes : w->pieces[p]->stored_bytes,
                 .values_offset = at,
                 .weight = i,
-                .packed = room || w->pieces[p]->packed};
-            at += w->pieces[p]->bytes;
+                .packed = (room && !room->widens) || w->pieces[p]->packed};
+            at += c->widens ? part->bytes : w->pieces[p]->bytes;
             c->packed = c->packed || part->packed;
             c->packs = c->packs || room;
             part++;
             rooms += rooms != NULL;
         }
+        if (c->widens) c->bytes = size_align(at, BLOCK_WEIGHT_ALIGNMENT);
     }
 }
 
@@ -45,7 +56,7 @@ static void list_parts(struct cargo *c, const struct cargo_room *rooms)
  * copies are long, and what unpacks part by part gives up the span from its begin on. */
 static void place_parts(struct cargo *c)
 {
-    c->bytes = c->packed ? 0 : c->block->bytes;
+    if (!c->widens) c->bytes = c->packed ? 0 : c->block->bytes;
     for (int32_t i = 0; i < c->part_count; i++) {
         struct cargo_part *part = &c->parts[i];
 
@@ -206,6 +217,23 @@ enum shoal_status cargo_measure(const struct block *block, const struct cargo_ro
     return SHOAL_OK;
 }
 
+void cargo_bind(const struct cargo *cargo, device_addr span, struct matrix *weights)
+{
+    block_bind(cargo->block, span, weights);
+    if (!cargo->widens) return;
+    for (int32_t i = 0; i < cargo->part_count; i++) {
+        const struct cargo_part *part = &cargo->parts[i];
+        struct matrix *m = &weights[part->weight];
+
+        /* Its pieces lie one after another. */
+        if (part->tensor != cargo->block->weights[part->weight].pieces[0]) continue;
+        m->addr = span + part->values_offset;
+        if (!part->room) continue;
+        m->dtype = DTYPE_BF16;
+        m->scale = 1.0f;
+    }
+}
+
 /* ---- checking ---- */
 
 /* The header of a payload that begins in this chunk: decoding relies on it. */
@@ -300,7 +328,17 @@ enum shoal_status cargo_check_again(const struct cargo *cargo, const struct carg
     return SHOAL_OK;
 }
 
-/* ---- packing ---- */
+/* ---- packing and widening ---- */
+
+static void widen(const struct cargo *cargo, const struct cargo_copy *copy, uint64_t first,
+    const char *codes, char *image)
+{
+    const struct cargo_part *part = &cargo->parts[copy->part];
+    uint16_t *to = (uint16_t *)(void *)(image + part->offset) + first;
+
+    quant_f8_to_bf16(to, (const uint8_t *)codes, part->tensor->dtype,
+        cargo->block->weights[part->weight].scale, copy->bytes);
+}
 
 /* A tensor's last bytes have been packed. */
 static enum shoal_status end_part(const struct cargo *cargo, const struct cargo_part *part,
@@ -328,6 +366,10 @@ enum shoal_status cargo_pack(const struct cargo *cargo, const struct cargo_chunk
 
         if (!part->room) {
             memcpy(image + copy->to, data + copy->from, copy->bytes);
+            continue;
+        }
+        if (part->room->widens) {
+            widen(cargo, copy, offset - tensor->offset, data + copy->from, image);
             continue;
         }
         if (offset == tensor->offset)

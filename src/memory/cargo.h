@@ -12,7 +12,9 @@
  *
  * A block whose file holds packed tensors (wire/wire.h) crosses packed: its span holds payloads,
  * and is unpacked into a buffer laid out as the block. A block of plain tensors can cross packed
- * too: then its chunks are packed as they come, into an image that is laid out as its span.
+ * too: then its chunks are packed as they come, into an image that is laid out as its span. In the
+ * same way one with weights in F8 can cross as BF16: its codes are widened as they come, and its
+ * span is laid out as a block of such weights is.
  */
 #ifndef MEMORY_CARGO_H
 #define MEMORY_CARGO_H
@@ -23,9 +25,11 @@
 
 #define CARGO_CHUNK_BYTES (1u << 20) /* of a read: large enough for a drive, small in a ring */
 
-/* What is kept in a span for a tensor that is packed while it is read (memory/packing.h). */
+/* What is kept in a span for a tensor that is packed or widened while it is read
+ * (memory/packing.h). */
 struct cargo_room {
     uint64_t bytes; /* 0: the tensor stays as it is */
+    bool widens;    /* from F8 to BF16; else packs */
     uint8_t table[WIRE_TABLE];
 };
 
@@ -34,7 +38,7 @@ struct cargo_part {
     const struct checkpoint_tensor *tensor;
     const struct cargo_room *room; /* NULL: it crosses as it is stored */
     uint64_t offset, bytes;        /* in the span, as it crosses */
-    uint64_t values_offset;        /* in the block, unpacked */
+    uint64_t values_offset;        /* in the block, unpacked; or, if it widens, in its span */
     int32_t weight;
     bool packed; /* it crosses as a payload */
 };
@@ -63,7 +67,8 @@ struct cargo {
     uint64_t read_bytes;  /* of all chunks */
     uint64_t image_bytes; /* the same; if it packs, the span in whole pages */
     bool packed;          /* some of it crosses as payloads */
-    bool packs;           /* which are made while it is read */
+    bool packs;           /* its image is made while it is read: packed, or widened */
+    bool widens;
 };
 
 /* `rooms`: of each piece of each weight, in that order, and not of the cargo; NULL: as the files
@@ -71,6 +76,9 @@ struct cargo {
 enum shoal_status cargo_init(struct cargo *cargo, const struct block *block,
     const struct cargo_room *rooms, struct shoal_error *error) SHOAL_CHECKED;
 void cargo_fini(struct cargo *cargo); /* accepts a zeroed one */
+
+/* block_bind for a block that does not cross packed, whose span is at `span`. */
+void cargo_bind(const struct cargo *cargo, device_addr span, struct matrix *weights);
 
 /* The same sizes without the lists: for plans. The largest chunk is CARGO_CHUNK_BYTES at most. */
 struct cargo_size {

@@ -67,6 +67,20 @@ static void add_candidates(struct sampling *s, const struct block *block, struct
                 s->candidates[s->count++] = (struct candidate){block->weights[w].pieces[p], rooms};
 }
 
+/* Of all blocks, empty. */
+static enum shoal_status make_rooms(
+    struct packing *packing, const struct block *blocks, struct shoal_error *error)
+{
+    packing->rooms = mem_calloc((size_t)packing->count, sizeof *packing->rooms);
+    if (!packing->rooms) FAIL_MEMORY(error);
+    for (int32_t i = 0; i < packing->count; i++) {
+        packing->rooms[i] =
+            mem_calloc((size_t)block_piece_count(&blocks[i]), sizeof *packing->rooms[i]);
+        if (!packing->rooms[i]) FAIL_MEMORY(error);
+    }
+    return SHOAL_OK;
+}
+
 static enum shoal_status list_candidates(struct sampling *s, struct packing *packing,
     const struct block *blocks, struct shoal_error *error)
 {
@@ -74,15 +88,11 @@ static enum shoal_status list_candidates(struct sampling *s, struct packing *pac
 
     for (int32_t i = 0; i < packing->count; i++)
         pieces += (size_t)block_piece_count(&blocks[i]);
-    packing->rooms = mem_calloc((size_t)packing->count, sizeof *packing->rooms);
+    TRY(make_rooms(packing, blocks, error));
     s->candidates = mem_calloc(pieces, sizeof *s->candidates);
-    if (!packing->rooms || !s->candidates) FAIL_MEMORY(error);
-    for (int32_t i = 0; i < packing->count; i++) {
-        packing->rooms[i] =
-            mem_calloc((size_t)block_piece_count(&blocks[i]), sizeof *packing->rooms[i]);
-        if (!packing->rooms[i]) FAIL_MEMORY(error);
+    if (!s->candidates) FAIL_MEMORY(error);
+    for (int32_t i = 0; i < packing->count; i++)
         add_candidates(s, &blocks[i], packing->rooms[i]);
-    }
     return SHOAL_OK;
 }
 
@@ -180,6 +190,32 @@ static void drop_empty(struct packing *packing, const struct block *blocks)
         mem_free(packing->rooms[i]);
         packing->rooms[i] = NULL;
     }
+}
+
+static void keep_wide(const struct block *block, struct cargo_room *rooms)
+{
+    for (int32_t w = 0; w < block->weight_count; w++)
+        for (int32_t p = 0; p < block->weights[w].piece_count; p++, rooms++)
+            if (dtype_is_f8(block->weights[w].pieces[p]->dtype))
+                *rooms = (struct cargo_room){
+                    .bytes = 2 * block->weights[w].pieces[p]->bytes, .widens = true};
+}
+
+enum shoal_status packing_init_widening(struct packing *packing, const struct model *model,
+    const struct pass *pass, struct shoal_error *error)
+{
+    const struct block *blocks = &model->blocks[pass->first];
+    enum shoal_status status;
+
+    *packing = (struct packing){.count = pass->count};
+    for (int32_t i = 0; i < pass->count; i++)
+        if (holds_payloads(&blocks[i])) return SHOAL_OK;
+    status = make_rooms(packing, blocks, error);
+    for (int32_t i = 0; !status && i < pass->count; i++)
+        keep_wide(&blocks[i], packing->rooms[i]);
+    if (!status) drop_empty(packing, blocks);
+    if (status) packing_fini(packing);
+    return status;
 }
 
 enum shoal_status packing_init(struct packing *packing, const struct model *model,

@@ -80,6 +80,12 @@ void plan_refuse_ram(struct text *text, uint64_t ram_bytes, uint64_t least_bytes
         (unsigned long long)least_bytes, size_format_up(size, least_bytes));
 }
 
+static void refuse_widening(struct text *text)
+{
+    text_append(text, "; what is widened while it is read waits there, codes may wait on disk: "
+                      "leave --host-format out");
+}
+
 void plan_refuse_packs(struct text *text)
 {
     text_append(text, "; what is packed while it is read waits there, plain weights may wait on "
@@ -127,8 +133,10 @@ static void explain_refusal(const struct shoal_plan *plan, struct text *t)
             plan->job.request.vram_bytes, plan->least_bytes);
     else
         refuse_ram(plan, t);
-    if (plan->job.request.wire == SHOAL_WIRE_PACKED &&
-        plan->solution.phases[SHOAL_PHASE_STEPS].packs)
+    if (!plan->solution.phases[SHOAL_PHASE_STEPS].packs) return;
+    if (plan_widens(plan))
+        refuse_widening(t);
+    else if (plan->job.request.wire == SHOAL_WIRE_PACKED)
         plan_refuse_packs(t);
 }
 
@@ -243,6 +251,9 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     if (s.packed_blocks)
         text_append(t, "; %d block%s packed%s", s.packed_blocks,
             s.packed_blocks == 1 ? " is" : "s are", s.packs ? " while they are read" : "");
+    if (s.widened_blocks)
+        text_append(t, "; %d block%s widened to 16 bits while they are read", s.widened_blocks,
+            s.widened_blocks == 1 ? " is" : "s are");
     if (all > 1 && s.lanes >= all)
         text_append(t, "; its %d lanes share one pass over the blocks", all);
     else if (all > 1)
@@ -348,6 +359,19 @@ static const char *vain_packing(const struct shoal_plan *plan)
            "tensors of 64 KiB or more)";
 }
 
+/* Why nothing is widened. */
+static const char *vain_widening(const struct shoal_plan *plan)
+{
+    if (!plan->solution.phases[SHOAL_PHASE_STEPS].slots)
+        return "--host-format compute has no effect: every block is resident (set a smaller --vram "
+               "or fewer --resident-blocks)";
+    if (job_walks(&plan->job, SHOAL_PHASE_STEPS, plan->lanes) == 1)
+        return "--host-format compute has no effect: what crosses only once is not widened for "
+               "that";
+    return "--host-format compute has no effect: only weights in FP8 are widened, of files that "
+           "are not packed";
+}
+
 const char *plan_ring_options(int32_t prefetch_slots, enum shoal_buffer buffer)
 {
     if (prefetch_slots != SHOAL_AUTO && buffer != SHOAL_BUFFER_AUTO)
@@ -372,6 +396,8 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
     /* Packed copies are read even if nothing of them crosses packed. */
     if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count && !plan->job.model->copies)
         json_append(notes, json_string(vain_packing(plan)), failed);
+    if (plan_widens(plan) && !(steps->packs && steps->packed_count))
+        json_append(notes, json_string(vain_widening(plan)), failed);
     if (r->pin != SHOAL_PIN_ON && !plan->target.card)
         json_append(notes,
             json_string("--pin has no effect: only cards copy faster from pinned memory"), failed);
@@ -514,11 +540,14 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
 static json_t *phase_json(const struct shoal_plan *plan, int index)
 {
     const struct plan_phase *p = &plan->solution.phases[index];
+    const bool widened = plan_widens(plan) && p->packs;
 
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
-                     " s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s}",
+    return json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
+        " s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s}",
         "phase", p->name, "blocks", (int)p->block_count, "resident_blocks", (int)p->resident_count,
-        "packed_blocks", (int)p->packed_count, "disk_blocks", (int)p->disk_count, "prefetch_slots",
+        "packed_blocks", (int)(widened ? 0 : p->packed_count), "widened_blocks",
+        (int)(widened ? p->packed_count : 0), "disk_blocks", (int)p->disk_count, "prefetch_slots",
         (int)p->slots, "globals_bytes", (json_int_t)p->globals_bytes, "resident_bytes",
         (json_int_t)p->resident_bytes, "ring_bytes", (json_int_t)p->ring_bytes, "unpack_bytes",
         (json_int_t)p->unpack_bytes, "staging_bytes", (json_int_t)p->staging_bytes,
@@ -570,7 +599,8 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
     return json_pack(
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:s, s:i, s:o, s:f, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
-        " s:f, s:s, s:s, s:s, s:f, s:f, s:i, s:b, s:i, s:o, s:I, s:i, s:i, s:o, s:o, s:o, s:O}",
+        " s:f, s:s, s:s, s:s, s:f, s:f, s:i, s:b, s:i, s:i, s:o, s:I, s:i, s:i, s:o, s:o, s:o, "
+        "s:O}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "schedule",
@@ -589,8 +619,9 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         s.seconds, "limit", limit_name(plan->solution.phases[SHOAL_PHASE_STEPS].limit), "rates",
         plan->rates.name, "rates_origin", origin_name(plan->rates.origin), "link_bytes_per_second",
         plan->rates.link_bytes, "disk_bytes_per_second", plan->rates.disk_bytes, "packed_blocks",
-        (int)s.packed_blocks, "packed_while_read", (int)s.packs, "disk_blocks", (int)s.disk_blocks,
-        "refusal", plan->refusal ? json_text(plan->refusal) : json_null(), "context_bytes",
+        (int)s.packed_blocks, "packed_while_read", (int)s.packs, "widened_blocks",
+        (int)s.widened_blocks, "disk_blocks", (int)s.disk_blocks, "refusal",
+        plan->refusal ? json_text(plan->refusal) : json_null(), "context_bytes",
         (json_int_t)plan->target.context_bytes, "strip_blocks", (int)s.strip_blocks, "all_lanes",
         (int)job_lane_count(&plan->job), "more_vram", more_json(plan, plan->more_vram_seconds),
         "more_ram", more_json(plan, plan->more_ram_seconds), "phases", phases, "notes", notes);

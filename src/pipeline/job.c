@@ -73,6 +73,13 @@ static enum shoal_status check_request(
     if (!(r->shift >= 0.01f && r->shift <= 100))
         FAIL(error, SHOAL_E_INVALID, "shift: %g is not between 0.01 and 100", (double)r->shift);
     TRY(request_check_choices(r->buffer, r->wire, r->pin, error));
+    if ((unsigned)r->host_format > SHOAL_HOST_FORMAT_COMPUTE)
+        FAIL(error, SHOAL_E_INVALID, "host_format: %d is not storage or compute",
+            (int)r->host_format);
+    if (r->host_format == SHOAL_HOST_FORMAT_COMPUTE && r->wire == SHOAL_WIRE_PACKED)
+        FAIL(error, SHOAL_E_INVALID,
+            "--host-format compute and --wire packed: what is widened is not packed: leave one of "
+            "them out");
     if ((unsigned)r->vae_strips > SHOAL_STRIPS_ON)
         FAIL(error, SHOAL_E_INVALID, "--vae-strips: %d is not auto, off or on", (int)r->vae_strips);
     return SHOAL_OK;

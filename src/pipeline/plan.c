@@ -169,7 +169,7 @@ enum shoal_status plan_block_forms(const struct block *block, const struct cargo
         if (!rooms) return SHOAL_OK;
         TRY(cargo_measure(block, rooms, &size, error));
         input->packed = (struct plan_form){size.bytes, size.image_bytes};
-        input->unpacked_bytes = block->bytes;
+        if (size.packed) input->unpacked_bytes = block->bytes; /* else it is widened */
     }
     return SHOAL_OK;
 }
@@ -184,13 +184,23 @@ static bool copy_expected(const struct shoal_plan *plan, const struct model *mod
     return false;
 }
 
-/* Looks what of a phase's blocks packs, once, where that can matter. */
+bool plan_widens(const struct shoal_plan *plan)
+{
+    return plan->job.request.host_format == SHOAL_HOST_FORMAT_COMPUTE;
+}
+
+/* Looks what of a phase's blocks packs or widens, once, where that can matter. */
 static enum shoal_status sample(
     struct shoal_plan *plan, enum shoal_phase phase, int64_t walks, struct shoal_error *error)
 {
     struct phase_pass p = job_phase(&plan->job, phase);
 
     if (plan->sampled[phase]) return SHOAL_OK;
+    if (plan_widens(plan)) {
+        TRY(packing_init_widening(&plan->packings[phase], p.model, p.pass, error));
+        plan->sampled[phase] = true;
+        return SHOAL_OK;
+    }
     if (!copy_expected(plan, p.model) && (!plan->may_pack || walks == 1)) return SHOAL_OK;
     TRY(packing_init(&plan->packings[phase], p.model, p.pass, error));
     plan->sampled[phase] = true;
@@ -278,6 +288,7 @@ static enum shoal_status solve(struct shoal_plan *plan, int32_t lanes,
         .prefetch_slots = job->request.prefetch_slots,
         .buffer = job->request.buffer,
         .wire = job->request.wire,
+        .widened = plan_widens(plan),
         .all_staged = plan->target.card && job->request.pin != SHOAL_PIN_OFF,
         .rates = &rates,
     };
@@ -469,7 +480,7 @@ static enum shoal_status choose(struct shoal_plan *plan, struct shoal_error *err
     plan->may_pack = plan->job.request.wire == SHOAL_WIRE_PACKED;
     TRY(find_rungs(plan, error));
     TRY(choose_lanes(plan, error));
-    if (plan->job.request.wire == SHOAL_WIRE_AUTO && streams(plan)) {
+    if (plan->job.request.wire == SHOAL_WIRE_AUTO && !plan_widens(plan) && streams(plan)) {
         plan->may_pack = true;
         TRY(choose_lanes(plan, error));
     }
@@ -571,10 +582,11 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
     const struct plan_phase *steps = &plan->solution.phases[SHOAL_PHASE_STEPS];
     struct phase_pass p = job_phase(&plan->job, SHOAL_PHASE_STEPS);
     uint64_t walks = step_walks(&plan->job, plan->lanes);
+    const bool widened = plan_widens(plan) && steps->packs;
 
     *summary = (struct shoal_plan_summary){
         .fits = plan->solution.fits,
-        .packs = steps->packs,
+        .packs = steps->packs && !plan_widens(plan),
         .vram_bytes = plan->job.request.vram_bytes,
         .peak_vram_bytes = plan->solution.fits ? plan->solution.peak_bytes : 0,
         .least_vram_bytes = plan->least_bytes,
@@ -587,7 +599,8 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .step_operations = plan->counts[SHOAL_PHASE_STEPS].operations,
         .blocks = steps->block_count,
         .resident_blocks = steps->resident_count,
-        .packed_blocks = steps->packed_count,
+        .packed_blocks = widened ? 0 : steps->packed_count,
+        .widened_blocks = widened ? steps->packed_count : 0,
         .disk_blocks = steps->disk_count,
         .prefetch_slots = steps->slots,
         .lanes = plan->lanes,

@@ -85,6 +85,9 @@ uint64_t plan_list_bytes(const struct model *model);
 
 /* What the planner is told of a block: the forms that its file allows, or with `rooms` (NULL: none)
  * that it can be packed to while it is read. */
+/* Whether weights in F8 wait in host memory as BF16, and cross so. */
+bool plan_widens(const struct shoal_plan *plan);
+
 enum shoal_status plan_block_forms(const struct block *block, const struct cargo_room *rooms,
     struct plan_block_input *input, struct shoal_error *error) SHOAL_CHECKED;
 

@@ -277,7 +277,9 @@ static void choices_init(struct search *s)
         packs |= in->blocks[i].packed.bytes != 0;
     /* Packing what is used once costs more than it saves. */
     if (in->source == PLAN_SOURCE_RAW && in->walks == 1) packs = false;
-    if (packs && limits->wire != SHOAL_WIRE_RAW) {
+    if (packs && limits->widened && in->source == PLAN_SOURCE_RAW) {
+        s->least.packed = s->most.packed = PACKED_STREAMED;
+    } else if (packs && limits->wire != SHOAL_WIRE_RAW) {
         s->most.packed = PACKED_ALL;
         if (limits->wire == SHOAL_WIRE_PACKED) s->least.packed = PACKED_STREAMED;
     }
@@ -381,7 +383,8 @@ static void try_layouts(struct search *s)
 /* Finds the least budgets; s->best becomes the layout to show if nothing fits. */
 static void find_least(struct search *s)
 {
-    const bool ours = s->in->source == PLAN_SOURCE_RAW && s->limits->wire == SHOAL_WIRE_AUTO;
+    const bool ours = s->in->source == PLAN_SOURCE_RAW && !s->limits->widened &&
+                      s->limits->wire == SHOAL_WIRE_AUTO;
     struct plan_phase *out = s->phase;
 
     s->at = (struct choice){.residents = s->in->block_count, .slots = s->least.slots};

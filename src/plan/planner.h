@@ -66,6 +66,8 @@ struct plan_limits {
     int32_t prefetch_slots;         /* 2..6, SHOAL_AUTO */
     enum shoal_buffer buffer;
     enum shoal_wire wire;
+    bool widened;    /* the packed form of plain files is weights widened to 16 bits, which what
+                        streams crosses as, whatever `wire` says */
     bool all_staged; /* what waits in host memory goes through the staging ring too */
     const struct rates *rates;
 };

@@ -304,7 +304,7 @@ static void prepare(struct streamer *s, int32_t position, device_addr span, stru
     device_addr own = s->own[position];
 
     if (!cargo->packed) {
-        block_bind(cargo->block, span, weights);
+        cargo_bind(cargo, span, weights);
     } else if (crosses_ring(s, position)) {
         device_addr to = own ? own : s->unpack_addr;
 

@@ -163,6 +163,22 @@ void quant_widen(
         to[i] = element(data, dtype, scale, first + i);
 }
 
+void quant_f8_to_bf16(
+    uint16_t *to, const uint8_t *codes, enum dtype dtype, float scale, uint64_t count)
+{
+    uint8_t all[256];
+    float wide[256];
+    uint16_t means[256];
+
+    for (int code = 0; code < 256; code++)
+        all[code] = (uint8_t)code;
+    quant_widen(wide, all, dtype, scale, 0, 256);
+    for (int code = 0; code < 256; code++)
+        means[code] = bf16_from_float(wide[code]);
+    for (uint64_t i = 0; i < count; i++)
+        to[i] = means[codes[i]];
+}
+
 /* ---- checking ---- */
 
 /* Plain loops that compilers vectorise. */

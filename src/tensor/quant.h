@@ -36,6 +36,10 @@
 void quant_widen(
     float *to, const void *data, enum dtype dtype, float scale, int64_t first, int64_t count);
 
+/* The same of F8 codes from `codes` on, as the BF16 that they are. */
+void quant_f8_to_bf16(
+    uint16_t *to, const uint8_t *codes, enum dtype dtype, float scale, uint64_t count);
+
 /*
  * Whether a value, or a scale of quantised ones, is NaN or infinite, in `bytes` bytes of a run of a
  * computed type from its byte `offset` on. Both may lie anywhere in a block, at even bytes (for

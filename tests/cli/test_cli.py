@@ -124,6 +124,7 @@ BAD_OPTIONS = [
     (["--resident-blocks", "-2"], ["--resident-blocks", "auto"]),
     (["--buffer", "triple"], ["--buffer", "double, single"]),
     (["--vae-strips", "16"], ["--vae-strips", "'16'", "on, off or auto"]),
+    (["--host-format", "fast"], ["--host-format", "'fast'", "compute or storage"]),
     (["--wire", "fast"], ["--wire", "'fast'", "packed, raw or auto"]),
     (["--rates", ""], ["--rates is empty"]),
     (["--on", "rtx4060"], ["--on"]),

@@ -8,6 +8,7 @@ Each picture must be the one that BF16 weights of the same values give, byte for
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,9 +53,45 @@ def pictures_are_those_of_the_same_values_in_bf16(folder):
 @case
 def no_plan_changes_a_bit(folder):
     model = make(folder, "model")
-    result = shoal("verify", "-m", model, "-p", "a cat", "--vram", "6MiB", *SMALL)
+    result = shoal("verify", "-m", model, "-p", "a cat", "--vram", "6MiB", *SMALL[:4])
     expect(result.code == 0 and "Same bytes" in result.out, result)
-    expect("packed" in result.out, result)
+    for plan in ("packed", "wide", "wide, least", "wide, half"):
+        expect(re.search(rf"^{plan} +\d.* MiB", result.out, re.M), result, plan)
+
+
+@case
+def host_format_says_how_codes_wait_and_cross(folder):
+    model = make(folder, "model", "--keys", "legacy")
+    args = ["-m", model, "-p", "a cat", "--vram", "5MiB", "--resident-blocks", "4", "--width", "64",
+            "--height", "64", "--steps", "3", "--json"]
+    said = {}
+    for form in ("storage", "compute"):
+        result = shoal("generate", *args, "--host-format", form, "-o", os.path.join(folder, "a.png"))
+        expect(result.code == 0 and "note" not in result.err.replace("note: computing", ""), result)
+        planned = json.loads(shoal("plan", *args, "--host-format", form).out)
+        said[form] = (json.loads(result.out)["pictures"][0]["picture_xxh3_128"],
+                      planned["step_copy_bytes"], planned["widened_blocks"], planned["packed_blocks"])
+    expect(said["storage"][0] == said["compute"][0], said)
+    # Blocks are matrices but for some norms and biases.
+    expect(1.9 < said["compute"][1] / said["storage"][1] < 2, said)
+    expect(said["storage"][2:] == (0, 0) and said["compute"][2:] == (8, 0), said)
+
+
+@case
+def host_format_is_refused_or_noted_where_it_cannot_be(folder):
+    model = make(folder, "model")
+    compute = ["-m", model, "-p", "x", "--host-format", "compute", "--width", "64", "--height", "64"]
+    refused(shoal("plan", *compute, "--wire", "packed"), 2, "--host-format compute and --wire packed")
+    result = shoal("plan", *compute, "--vram", "4MiB", "--ram", "16MiB")
+    expect(result.code == 3 and "leave --host-format out" in result.err, result)
+    for args, why in ((["--vram", "max"], "every block is resident"),
+                      (["--vram", "4MiB", "--steps", "1", "--cfg", "1"], "crosses only once"),
+                      (["--vram", "4MiB", "-m", MINI], "only weights in FP8")):
+        result = shoal("plan", *compute, *args)
+        expect("--host-format compute has no effect: " in result.out + result.err and
+               why in result.out + result.err, result, why)
+    result = shoal("generate", *compute, "--json", "-o", os.path.join(folder, "a.png"))
+    expect("--host-format compute has no effect here: every block stays" in result.err, result)
 
 
 @case

@@ -50,6 +50,7 @@ class PlanSummary:
     prefetch_slots: int
     lanes: int
     strip_blocks: int  # of the VAE, that work in strips
+    widened_blocks: int  # that cross as BF16, and are FP8 in files
     rates_threads: int  # that the rates were measured with; 0: not said
     step_seconds: float
     first_step_seconds: float
@@ -141,7 +142,8 @@ class Model(c.Owner):
              init: Optional[Path] = None, strength: Optional[float] = None,
              vram: Optional[Size] = None, ram: Optional[Size] = None,
              resident_blocks: Optional[int] = None, prefetch_slots: Optional[int] = None,
-             buffer: Optional[str] = None, wire: Optional[str] = None, pin: Optional[str] = None,
+             buffer: Optional[str] = None, wire: Optional[str] = None,
+             host_format: Optional[str] = None, pin: Optional[str] = None,
              lanes: Optional[int] = None, vae_strips: Optional[str] = None,
              device: Optional[str] = None, threads: Optional[int] = None,
              trace: Optional[bool] = None, rates: Optional[Path] = None,
@@ -163,6 +165,7 @@ class Model(c.Owner):
         prefetch_slots   2..6 blocks in the weight ring
         buffer           "auto", "single" or "double"
         wire             how weights cross the link: "auto", "raw" or "packed"
+        host_format      how weights in FP8 wait in host memory: "storage" or "compute"
         pin              host memory that is pinned: "on", "staging" or "off"
         lanes            branches and pictures that share one pass
         vae_strips       "auto", "off" or "on"
@@ -185,8 +188,8 @@ class Model(c.Owner):
                height=height, steps=steps, count=count, cfg=cfg, shift=shift, seed=seed,
                sampler=sampler, schedule=schedule, init=init, strength=strength, vram=vram, ram=ram,
                resident_blocks=resident_blocks, prefetch_slots=prefetch_slots, buffer=buffer,
-               wire=wire, pin=pin, lanes=lanes, vae_strips=vae_strips, device=device,
-               threads=threads, trace=trace, rates=rates, on=on)
+               wire=wire, host_format=host_format, pin=pin, lanes=lanes, vae_strips=vae_strips,
+               device=device, threads=threads, trace=trace, rates=rates, on=on)
         c.check(library.shoal_plan_create, self._open(), byref(request), byref(pointer))
         plan = Plan(pointer, library.shoal_plan_destroy, kept=self)
         self._plans.add(plan)

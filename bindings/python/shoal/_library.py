@@ -28,6 +28,7 @@ PHASES = ("text", "context", "steps", "decode", "encode")
 CHOICES = {
     "buffer": ("auto", "single", "double"),
     "wire": ("auto", "raw", "packed"),
+    "host_format": ("storage", "compute"),
     "pin": ("on", "staging", "off"),
     "vae_strips": ("auto", "off", "on"),
 }
@@ -72,7 +73,8 @@ class Request(Struct):
                 ("width", c_int32), ("height", c_int32), ("steps", c_int32), ("count", c_int32),
                 ("cfg", c_float), ("shift", c_float), ("seed", c_uint64),
                 ("vram_bytes", c_uint64), ("ram_bytes", c_uint64), ("resident_blocks", c_int32),
-                ("prefetch_slots", c_int32), ("buffer", c_int), ("wire", c_int), ("pin", c_int),
+                ("prefetch_slots", c_int32), ("buffer", c_int), ("wire", c_int),
+                ("host_format", c_int), ("pin", c_int),
                 ("lanes", c_int32), ("vae_strips", c_int), ("device", c_char_p),
                 ("threads", c_int32), ("trace", c_bool), ("rates_path", c_char_p),
                 ("on", c_char_p), ("schedule", c_char_p), ("init", c_char_p),
@@ -88,7 +90,8 @@ class PlanSummaryStruct(Struct):
                 ("step_copy_bytes", c_uint64), ("step_disk_bytes", c_uint64),
                 ("step_operations", c_uint64), ("blocks", c_int32), ("resident_blocks", c_int32),
                 ("packed_blocks", c_int32), ("disk_blocks", c_int32), ("prefetch_slots", c_int32),
-                ("lanes", c_int32), ("strip_blocks", c_int32), ("rates_threads", c_int32),
+                ("lanes", c_int32), ("strip_blocks", c_int32), ("widened_blocks", c_int32),
+                ("rates_threads", c_int32),
                 ("step_seconds", c_double), ("first_step_seconds", c_double),
                 ("seconds", c_double), ("width", c_int32), ("height", c_int32), ("calls", c_int32)]
 

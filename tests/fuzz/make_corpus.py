@@ -44,6 +44,19 @@ def every_dtype():
     return pack(header, bytes(at))
 
 
+def fp8(beside, metadata=None):
+    """A layer in 8 bits with what lies beside its weight. What is wrong there the header does not show."""
+    header, data = {"l.weight": tensor("F8_E4M3", (2, 2), 0, 4)}, b"\x38\x7e\x00\x81"
+    for name, value in beside.items():
+        dtype = "U8" if name.endswith("quant") else "F8_E4M3" if name == "scaled_fp8" else "F32"
+        count = len(value) // (4 if dtype == "F32" else 1)
+        header[name] = tensor(dtype, (count,), len(data), len(data) + len(value))
+        data += value
+    if metadata is not None:
+        header["__metadata__"] = {"_quantization_metadata": metadata}
+    return pack(header, data)
+
+
 def safetensors():
     good = pack({"a": tensor()}, bytes(8))
     yield "good_one", good
@@ -58,6 +71,11 @@ def safetensors():
     yield "good_rank8", pack({"a": tensor(shape=[1] * 7 + [2])}, bytes(8))
     yield "good_unicode_name", pack({"\u00e4\u4e2d\U0001f34e": tensor()}, bytes(8))
     yield "good_40gb", pack({"a": tensor("BF16", (40000000000 // 2 - 42,), 0, 40000000000 - 84)})
+
+    yield "good_fp8_keys", fp8({"l.weight_scale": b"abcd", "l.comfy_quant": b'{"format": "float8_e4m3fn"}'})
+    yield "good_fp8_metadata", fp8({"l.weight_scale": b"abcd"}, '{"layers": {"l": {"format": "float8_e4m3fn"}}}')
+    yield "good_fp8_of_old", fp8({"l.scale_weight": b"abcd", "l.scale_input": b"abcd", "scaled_fp8": b""})
+    yield "good_fp8_no_json", fp8({"l.comfy_quant": b"{"}, "[")
 
     yield "empty", b""
     yield "short_7", good[:7]

@@ -102,12 +102,7 @@ static const struct matrix *weights_of(struct run *run, int32_t index)
 {
     const struct block *block = &run->model->blocks[index];
 
-    for (int32_t w = 0; w < block->weight_count; w++) {
-        const struct weight *weight = &block->weights[w];
-
-        run->block_weights[w] = matrix_at(
-            run->block_addr[index] + weight->offset, weight->dtype, weight->rows, weight->cols);
-    }
+    block_bind(block, run->block_addr[index], run->block_weights);
     return run->block_weights;
 }
 

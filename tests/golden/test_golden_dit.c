@@ -125,7 +125,8 @@ static void check(const char *name, enum run_device device)
 
 static void test_dit(void **state)
 {
-    static const char *const names[] = {"dit_a", "dit_a_single_file", "dit_b", "dit_c", "dit_d"};
+    static const char *const names[] = {
+        "dit_a", "dit_a_single_file", "dit_b", "dit_c", "dit_d", "dit_d_fp8"};
 
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

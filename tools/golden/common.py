@@ -90,7 +90,7 @@ def write(name, tensors, config, about):
     path = OUT / f"{name}.safetensors"
     clean = {k: torch.as_tensor(v) for k, v in tensors.items()}
     for k, v in clean.items():
-        assert not v.is_floating_point() or torch.isfinite(v).all(), k
+        assert not v.is_floating_point() or torch.isfinite(v.float()).all(), k
     save(path, clean, {
         "config": json.dumps(config, sort_keys=True),
         "about": about,

@@ -1,4 +1,4 @@
-"""Golden Z-Image transformer: four small random models of diffusers' ZImageTransformer2DModel.
+"""Golden Z-Image transformer: four small random models of diffusers' ZImageTransformer2DModel, one of them in FP8 too.
 
 in.latent [16,H,W], in.t [steps] (1 - sigma, as the pipeline passes it), in.cap [n, cap_feat_dim]
 out.sample (or out.t<i>.sample): the model's own output, before the pipeline negates it
@@ -104,7 +104,37 @@ def batch_check(model, c):
     return max(float((a - b).abs().max()) for a, b in zip(both, one))
 
 
+def to_fp8(state):
+    """Matrices as E4M3 codes, a scale each and what ComfyUI's files say of them; and what they mean."""
+    stored, means = {}, {}
+    for k, v in state.items():
+        stored[k] = means[k] = v
+        if v.ndim != 2 or not k.endswith(".weight"):
+            continue
+        scale = v.abs().max() / 448
+        stored[k] = (v / scale).to(torch.float8_e4m3fn)
+        stored[k + "_scale"] = scale
+        stored[k[:-len("weight")] + "comfy_quant"] = torch.tensor(list(b'{"format": "float8_e4m3fn"}'), dtype=torch.uint8)
+        means[k] = (stored[k].float() * scale).bfloat16().float()
+    return stored, means
+
+
+def fp8(c):
+    """Case d again, of the dequantised weights."""
+    model, config = build(c)
+    latent, cap = inputs(c)
+    stored, means = to_fp8(model.state_dict())
+    model.load_state_dict(means)
+    outs = {}
+    for i, t in enumerate(c["t"]):
+        outs.update({f"out.t{i}.{k}": v for k, v in run(model, latent, t, cap).items()})
+    ins = {"in.latent": latent, "in.t": torch.tensor(c["t"]), "in.cap": cap}
+    write("dit_d_fp8", {**{"weights." + k: v for k, v in stored.items()}, **ins, **outs}, config,
+          "dit_d with its matrices in scaled E4M3, computed in f32 with their BF16 values")
+
+
 def main():
+    fp8(CASES["d"])
     for name, c in CASES.items():
         model, config = build(c)
         latent, cap = inputs(c)

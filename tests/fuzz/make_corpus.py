@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of the fuzz targets: small valid files and every hostile case we know.
 
-    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,gguf,index,tokenizer,wire}
+    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,gguf,index,tokenizer,wire,scales}
 
 The files are committed; tests/unit/test_fuzz_corpus.c replays them. What a fuzzer finds is added by
 hand, under a name that says what it was.
@@ -44,19 +44,6 @@ def every_dtype():
     return pack(header, bytes(at))
 
 
-def fp8(beside, metadata=None):
-    """A layer in 8 bits with what lies beside its weight. What is wrong there the header does not show."""
-    header, data = {"l.weight": tensor("F8_E4M3", (2, 2), 0, 4)}, b"\x38\x7e\x00\x81"
-    for name, value in beside.items():
-        dtype = "U8" if name.endswith("quant") else "F8_E4M3" if name == "scaled_fp8" else "F32"
-        count = len(value) // (4 if dtype == "F32" else 1)
-        header[name] = tensor(dtype, (count,), len(data), len(data) + len(value))
-        data += value
-    if metadata is not None:
-        header["__metadata__"] = {"_quantization_metadata": metadata}
-    return pack(header, data)
-
-
 def safetensors():
     good = pack({"a": tensor()}, bytes(8))
     yield "good_one", good
@@ -71,11 +58,6 @@ def safetensors():
     yield "good_rank8", pack({"a": tensor(shape=[1] * 7 + [2])}, bytes(8))
     yield "good_unicode_name", pack({"\u00e4\u4e2d\U0001f34e": tensor()}, bytes(8))
     yield "good_40gb", pack({"a": tensor("BF16", (40000000000 // 2 - 42,), 0, 40000000000 - 84)})
-
-    yield "good_fp8_keys", fp8({"l.weight_scale": b"abcd", "l.comfy_quant": b'{"format": "float8_e4m3fn"}'})
-    yield "good_fp8_metadata", fp8({"l.weight_scale": b"abcd"}, '{"layers": {"l": {"format": "float8_e4m3fn"}}}')
-    yield "good_fp8_of_old", fp8({"l.scale_weight": b"abcd", "l.scale_input": b"abcd", "scaled_fp8": b""})
-    yield "good_fp8_no_json", fp8({"l.comfy_quant": b"{"}, "[")
 
     yield "empty", b""
     yield "short_7", good[:7]
@@ -535,8 +517,49 @@ def wire():
     yield "part_none", wire_payload(tiles=[(record, b"", False)])
 
 
+def fp8(beside, metadata=None):
+    """A layer in 8 bits with what lies beside its weight. What is wrong there no header shows."""
+    header, data = {"l.weight": tensor("F8_E4M3", (2, 2), 0, 4)}, b"\x38\x7e\x00\x81"
+    for name, value in beside.items():
+        dtype = "U8" if name.endswith("quant") else "F8_E4M3" if name == "scaled_fp8" else "F32"
+        count = len(value) // (4 if dtype == "F32" else 1)
+        header[name] = tensor(dtype, (count,), len(data), len(data) + len(value))
+        data += value
+    if metadata is not None:
+        header["__metadata__"] = {"_quantization_metadata": metadata}
+    return pack(header, data)
+
+
+def scales():
+    scale, said = {"l.weight_scale": struct.pack("<f", 0.01)}, {"l.comfy_quant": b'{"format": "float8_e4m3fn"}'}
+    layers = '{"layers": {"l": %s}}'
+    yield "good_none", fp8({})
+    yield "good_scale", fp8(scale)
+    yield "good_keys", fp8({**scale, **said})
+    yield "good_metadata", fp8(scale, layers % '{"format": "float8_e4m3fn"}')
+    yield "good_of_old", fp8({"l.scale_weight": scale["l.weight_scale"], "l.scale_input": b"abcd", "scaled_fp8": b""})
+    for name, value in {"zero": 0, "negative": -1, "small": 1e-45, "large": 1e36, "infinite": float("inf"),
+                        "nan": float("nan")}.items():
+        yield f"scale_{name}", fp8({"l.weight_scale": struct.pack("<f", value)})
+    yield "scale_two", fp8({"l.weight_scale": bytes(8)})
+    yield "scale_empty", fp8({"l.weight_scale": b""})
+    yield "scale_missing", fp8(said)
+    yield "scale_of_another_type", fp8({"l.weight_scale.quant": b"a", "l.weight_scale": b"abcd"})
+    for name in ("nvfp4", "mxfp8", "int8_tensorwise", "float8_e5m2", "", "\\u0007", "x" * 3000):
+        kind = name[:8].strip("\\") or "empty"
+        yield f"format_{kind}", fp8({**scale, "l.comfy_quant": b'{"format": "%s"}' % name.encode()})
+    for name, text in {"empty": "", "cut": "{", "array": "[]", "number": "7", "null": '{"format": null}',
+                       "nothing": "{}", "bytes": "\u00ff", "nul": '{"format": "a\\u0000"}'}.items():
+        yield f"json_{name}", fp8({**scale, "l.comfy_quant": text.encode("latin-1")})
+        yield f"metadata_{name}", fp8(scale, text)
+        yield f"layer_{name}", fp8(scale, layers % text)
+    yield "json_long", fp8({**scale, "l.comfy_quant": b" " * 5000})
+    yield "metadata_long", fp8(scale, "[" * 5000)
+    yield "metadata_heavy", fp8(scale, '{"layers": {%s}}' % ",".join(f'"{i}": {{}}' for i in range(9000)))
+
+
 def main():
-    for cases in (safetensors, gguf, index, tokenizer, wire):
+    for cases in (safetensors, gguf, index, tokenizer, wire, scales):
         folder = CORPUS / cases.__name__
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in cases():

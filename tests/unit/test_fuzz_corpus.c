@@ -38,6 +38,12 @@
 #undef LLVMFuzzerTestOneInput
 #undef require
 
+#define LLVMFuzzerTestOneInput fuzz_scales
+#define require require_scales
+#include "../fuzz/fuzz_scales.c"
+#undef LLVMFuzzerTestOneInput
+#undef require
+
 static void replay(const char *name, int (*target)(const uint8_t *data, size_t size))
 {
     char folder[200], path[500];
@@ -91,10 +97,17 @@ static void test_wire(void **state)
     replay("wire", fuzz_wire);
 }
 
+static void test_scales(void **state)
+{
+    (void)state;
+    replay("scales", fuzz_scales);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_scales),
         cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_index),
         cmocka_unit_test(test_tokenizer),

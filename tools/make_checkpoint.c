@@ -20,7 +20,9 @@ static const char usage[] =
     "                         or one file of everything if OUT ends in .safetensors)\n"
     "  --parts LIST           of dit,text,vae; all by default\n"
     "  --scale full|small     full: 6.15 B + 4.02 B weights, about 20 GB; small: a few MB\n"
-    "  --dtype bf16|f32       f32 holds the same values as bf16\n"
+    "  --dtype bf16|f32|fp8   f32 holds the same values as bf16; fp8 has its matrices rounded to\n"
+    "                         unscaled E4M3, the rest in bf16 (tools/make_fp8.py makes scaled "
+    "ones)\n"
     "  --seed N               equal seeds give equal weights in every layout and dtype\n"
     "  --shard SIZE           of the diffusers layout's files, 5GB by default\n"
     "  --tokenizer PATH       a tokenizer.json or a folder with one, to be copied\n"
@@ -85,8 +87,11 @@ static enum shoal_status parse_option(
     case 'c':
         return parse_choice("scale", optarg, "full", "small", &options->small, error);
     case 'd':
-        TRY(parse_choice("dtype", optarg, "bf16", "f32", &second, error));
-        options->dtype = second ? DTYPE_F32 : DTYPE_BF16;
+        options->dtype = !strcmp(optarg, "f32")   ? DTYPE_F32
+                         : !strcmp(optarg, "fp8") ? DTYPE_F8_E4M3
+                                                  : DTYPE_BF16;
+        if (options->dtype == DTYPE_BF16 && strcmp(optarg, "bf16"))
+            FAIL(error, SHOAL_E_INVALID, "--dtype: '%s' is none of bf16, f32, fp8", optarg);
         break;
     case 'p':
         return parse_parts(optarg, &options->parts, error);

@@ -15,7 +15,7 @@ struct make_options {
     enum make_layout layout;
     unsigned parts;        /* of enum make_part */
     bool small;            /* a few MB of the same structure, for tests */
-    enum dtype dtype;      /* BF16, or F32 holding the same values */
+    enum dtype dtype;      /* BF16, F32 holding the same values, or F8_E4M3: they rounded */
     uint64_t seed;         /* the same seed gives the same weights in every layout and dtype */
     uint64_t shard_bytes;  /* of the diffusers layout's files, at most, if tensors allow it */
     const char *tokenizer; /* file or folder to copy the tokenizer from, or NULL */
@@ -75,6 +75,9 @@ struct make_list {
     char stored_scope[64]; /* the same in this layout's */
     bool failed;           /* out of memory */
 };
+
+/* What a tensor is stored in: in FP8 only matrices are, as in the files that people have. */
+enum dtype make_dtype(const struct make_tensor *tensor, enum dtype asked);
 
 /* The tensors of one part, appended to the list. */
 void make_z_image_dit(struct make_list *list, bool small);

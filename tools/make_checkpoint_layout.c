@@ -52,7 +52,7 @@ static enum shoal_status write_text(struct maker *m, const char *name, const str
 static enum shoal_status tensor_bytes(
     const struct maker *m, const struct make_tensor *tensor, uint64_t *bytes)
 {
-    if (!shape_bytes(&tensor->shape, m->options->dtype, bytes))
+    if (!shape_bytes(&tensor->shape, make_dtype(tensor, m->options->dtype), bytes))
         FAIL(m->error, SHOAL_E_INVALID, "%s is too big", tensor->name);
     return SHOAL_OK;
 }
@@ -292,8 +292,8 @@ static enum shoal_status check_options(const struct make_options *o, struct shoa
 {
     if (!(o->parts & (MAKE_DIT | MAKE_TEXT | MAKE_VAE)))
         FAIL(error, SHOAL_E_INVALID, "no parts: give some of dit, text, vae");
-    if (o->dtype != DTYPE_BF16 && o->dtype != DTYPE_F32)
-        FAIL(error, SHOAL_E_UNSUPPORTED, "dtype %s is not made; bf16 and f32 are",
+    if (o->dtype != DTYPE_BF16 && o->dtype != DTYPE_F32 && o->dtype != DTYPE_F8_E4M3)
+        FAIL(error, SHOAL_E_UNSUPPORTED, "dtype %s is not made; bf16, f32 and fp8 are",
             dtype_name(o->dtype));
     if (!o->shard_bytes) FAIL(error, SHOAL_E_INVALID, "shards of 0 bytes cannot hold tensors");
     if (file_kind(o->out) != FILE_NONE)

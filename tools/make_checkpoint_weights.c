@@ -78,6 +78,26 @@ static void generate(
         values[i] = table[bits & 0xffff];
 }
 
+/* The E4M3 code nearest to a BF16 number, the even one of two; beyond 448 the largest. */
+static uint8_t code_of(uint16_t half)
+{
+    const float value = bf16_to_float(half & 0x7fff);
+    uint8_t low = 0, high = 0x7e;
+
+    while (low + 1 < high) {
+        uint8_t middle = (uint8_t)((low + high) / 2);
+
+        if (f8_e4m3_to_float(middle) <= value)
+            low = middle;
+        else
+            high = middle;
+    }
+    float up = f8_e4m3_to_float(high) - value, down = value - f8_e4m3_to_float(low);
+
+    return (
+        uint8_t)((up < down || (up <= down && high % 2 == 0) ? high : low) | (half >> 8 & 0x80));
+}
+
 /* ---- the file ---- */
 
 struct writer {
@@ -89,6 +109,7 @@ struct writer {
     uint16_t table[65536];
     uint16_t values[BUFFER_VALUES];
     float wide[BUFFER_VALUES];
+    uint8_t codes[BUFFER_VALUES], code_of[65536];
     struct shoal_error *error;
 };
 
@@ -108,7 +129,17 @@ static enum shoal_status put(struct writer *w, const void *data, size_t bytes)
     return SHOAL_OK;
 }
 
-static enum shoal_status put_source(struct writer *w, const struct make_source *source)
+enum dtype make_dtype(const struct make_tensor *tensor, enum dtype asked)
+{
+    const size_t length = strlen(tensor->name);
+    const bool matrix =
+        tensor->shape.rank == 2 && length > 7 && !strcmp(tensor->name + length - 7, ".weight");
+
+    return asked == DTYPE_F8_E4M3 && !matrix ? DTYPE_BF16 : asked;
+}
+
+static enum shoal_status put_source(
+    struct writer *w, const struct make_source *source, enum dtype dtype)
 {
     uint64_t key = stream_key(w->seed, source->name);
 
@@ -125,8 +156,14 @@ static enum shoal_status put_source(struct writer *w, const struct make_source *
         size_t count = left < BUFFER_VALUES ? (size_t)left : BUFFER_VALUES;
 
         generate(w->table, key, at, count, w->values);
-        if (w->dtype == DTYPE_BF16) {
+        if (dtype == DTYPE_BF16) {
             TRY(put(w, w->values, count * sizeof *w->values));
+            continue;
+        }
+        if (dtype == DTYPE_F8_E4M3) {
+            for (size_t i = 0; i < count; i++)
+                w->codes[i] = w->code_of[w->values[i]];
+            TRY(put(w, w->codes, count));
             continue;
         }
         for (size_t i = 0; i < count; i++)
@@ -148,10 +185,12 @@ static enum shoal_status put_header(
     for (size_t i = 0; i < count; i++) {
         char shape[SHAPE_TEXT_BYTES];
 
-        if (!shape_bytes(&tensors[i].shape, w->dtype, &bytes))
+        const enum dtype dtype = make_dtype(&tensors[i], w->dtype);
+
+        if (!shape_bytes(&tensors[i].shape, dtype, &bytes))
             FAIL(w->error, SHOAL_E_INVALID, "%s is too big", tensors[i].name);
         text_append(&header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%llu,%llu]}",
-            tensors[i].name, dtype_name(w->dtype), shape_format(shape, &tensors[i].shape),
+            tensors[i].name, dtype_name(dtype), shape_format(shape, &tensors[i].shape),
             (unsigned long long)offset, (unsigned long long)(offset + bytes));
         offset += bytes;
     }
@@ -184,6 +223,8 @@ enum shoal_status make_write(const char *path, struct make_tensor *tensors, size
     w->dtype = options->dtype;
     w->seed = options->seed;
     w->error = error;
+    for (int half = 0; w->dtype == DTYPE_F8_E4M3 && half < 65536; half++)
+        w->code_of[half] = code_of((uint16_t)half);
     w->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (w->fd < 0) {
         status = error_set(
@@ -195,7 +236,7 @@ enum shoal_status make_write(const char *path, struct make_tensor *tensors, size
     TRY_OR_FAIL(put_header(w, tensors, count));
     for (size_t i = 0; i < count; i++)
         for (int k = 0; k < tensors[i].source_count; k++)
-            TRY_OR_FAIL(put_source(w, &tensors[i].sources[k]));
+            TRY_OR_FAIL(put_source(w, &tensors[i].sources[k], make_dtype(&tensors[i], w->dtype)));
 fail:
     if (w->fd >= 0 && close(w->fd) && !status)
         status = error_set(

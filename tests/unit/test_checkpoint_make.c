@@ -305,6 +305,44 @@ static void test_dtype_and_seed(void **state)
     checkpoint_close(&c);
 }
 
+#define PREFIX "model.diffusion_model."
+
+/* In fp8 matrices are bf16's, each number the nearest that there is, and the rest is bf16. */
+static void test_fp8(void **state)
+{
+    struct make_options o = options(MAKE_COMFYUI, at("fp8"));
+    struct checkpoint *a = open_made("comfyui/diffusion_models"), *b;
+    const struct checkpoint_tensor *x, *y;
+    struct shoal_error error = {0};
+    uint16_t *half;
+    uint8_t *code;
+
+    (void)state;
+    o.parts = MAKE_DIT;
+    o.dtype = DTYPE_F8_E4M3;
+    assert_ok(make_checkpoint(&o, NULL, &error));
+    b = open_made("fp8/diffusion_models");
+    assert_int_equal(find(b, PREFIX "layers.0.attention_norm1.weight")->dtype, DTYPE_BF16);
+    x = find(a, PREFIX "layers.0.attention.qkv.weight");
+    y = find(b, PREFIX "layers.0.attention.qkv.weight");
+    assert_int_equal(y->dtype, DTYPE_F8_E4M3);
+    half = read_tensor(x);
+    code = read_tensor(y);
+    for (size_t i = 0; i < y->bytes; i++) {
+        const float value = bf16_to_float(half[i]);
+        const float off = fabsf(f8_e4m3_to_float(code[i]) - value);
+
+        assert_true((code[i] & 0x7f) < 0x7e);
+        assert_true(off <= fabsf(f8_e4m3_to_float((uint8_t)(code[i] + 1)) - value));
+        assert_true(
+            !(code[i] & 0x7f) || off <= fabsf(f8_e4m3_to_float((uint8_t)(code[i] - 1)) - value));
+    }
+    mem_free(half);
+    mem_free(code);
+    checkpoint_close(&a);
+    checkpoint_close(&b);
+}
+
 /* Normal, of the deviation that keeps a signal's variance, and different everywhere. */
 static void test_weights_look_normal(void **state)
 {
@@ -422,6 +460,7 @@ int main(void)
         cmocka_unit_test(test_all_in_one),
         cmocka_unit_test(test_layouts_paint_the_same),
         cmocka_unit_test(test_dtype_and_seed),
+        cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_weights_look_normal),
         cmocka_unit_test(test_tokenizer_is_copied),
         cmocka_unit_test(test_refuses),

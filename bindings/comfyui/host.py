@@ -84,7 +84,8 @@ class Host:
     def __init__(self, patcher: Any, places: Sequence[Place], options: Options,
                  baked: bool) -> None:
         self.model = patcher.model  # which its key names by address
-        self.notes: List[str] = []
+        self.notes: List[str] = []  # what was not done as asked for
+        self._said: List[str] = []  # for the report only
         # Short names: a trace keeps 35 letters of them.
         self.names = [f"{place.list}.{place.index}" for place in places]
         # If none are left to be applied at each use, there are none to be looked for.
@@ -125,8 +126,8 @@ class Host:
                               "ram_budget_gb does not hold of that is read from its own copy in "
                               "host memory. Give disk_cache to read it from disk")
         if self._cache is not None and self._cache.nbytes:
-            log.info("shoal: disk_cache: %s were written to %s", gib(self._cache.nbytes),
-                     shown(options.disk_cache))
+            self._said.append(f"disk_cache: {gib(self._cache.nbytes)} were written to "
+                              f"{shown(options.disk_cache)}")
 
     def _create(self, blocks: Any, device: Any, options: Options,
                 copied_bytes: int) -> shoal.torch.Store:
@@ -222,7 +223,7 @@ class Host:
             log.error("shoal: %s", error)
 
     def text(self) -> str:
-        return "\n".join([self.store.text.rstrip(), *self.notes])
+        return "\n".join([self.store.text.rstrip(), *self._said, *self.notes])
 
 
 def _elsewhere(value: torch.Tensor) -> bool:

@@ -335,7 +335,7 @@ class DiskCache(Case):
                 store = host_of(one).store
                 self.assertGreater(store.stats.disk_blocks, 0)
                 self.assertEqual(store._kept, [])  # no weight is held beside the RAM tier
-                self.assertIn("written to " + self.folder, report(one))
+                self.assertIn(f"written to '{self.folder}'", report(one))
             self.assertGreater(open_in(self.folder), 0)
             self.assertEqual(os.listdir(self.folder), [])
             del streamed, patched, one, store
@@ -380,7 +380,7 @@ class DiskCache(Case):
         with open(file, "w", encoding="utf-8"):
             pass
         os.symlink(os.path.join(self.folder, "nowhere"), nowhere)
-        for folder, words in ((self.folder + "/none", "none is not there"), (file, "no folder"),
+        for folder, words in ((self.folder + "/none", "none' is not there"), (file, "no folder"),
                               (nowhere, "a link to nothing"), ("/proc", "no file can be written")):
             with self.subTest(folder=folder), self.assertRaisesRegex(ValueError, words):
                 sample(stream(patcher, disk_cache=folder, **tight(patcher, family)), family)
@@ -394,7 +394,7 @@ class DiskCache(Case):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
         try:
-            with self.assertRaisesRegex(ValueError, f"{self.folder} takes no more") as caught:
+            with self.assertRaisesRegex(ValueError, f"'{self.folder}' takes no more") as caught:
                 sample(stream(patcher, disk_cache=self.folder, **tight(patcher, family)), family)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

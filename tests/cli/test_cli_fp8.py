@@ -32,7 +32,8 @@ def make(folder, name, *options):
 
 def paint(model, *args):
     """Hashes of the pictures."""
-    result = shoal("generate", "-m", model, "-p", "a cat", "--json", *SMALL, *args)
+    result = shoal("generate", "-m", model, "-p", "a cat", "--json", *SMALL, *args,
+                   "-o", os.path.join(model, "picture.png"))
     expect(result.code == 0, result)
     return [picture["picture_xxh3_128"] for picture in json.loads(result.out)["pictures"]]
 

@@ -66,7 +66,8 @@ class LayerStreaming(io.ComfyNode):
                 _model(),
                 io.Boolean.Input("enabled", default=True, optional=True,
                                  tooltip="Off: the model as it came."),
-                _flag("pin_memory", "Pin host memory, for full speed of the link.", False),
+                _flag("pin_memory", "Lock the waiting blocks in host memory, so that the card can "
+                      "fetch them by itself, and faster.", False),
                 _choice("buffer_mode", BUFFER_MODES, "double: the next blocks are fetched while "
                         "one runs. single: one slot, least device memory, slower."),
                 _count("resident_blocks", 0, 1000, "Blocks that are left to ComfyUI as usual. "
@@ -79,21 +80,26 @@ class LayerStreaming(io.ComfyNode):
                 _choice("tiering", TIERINGS, "ram: all streamed blocks wait in host memory. "
                         "ram_disk: what ram_budget_gb does not hold is read in every step."),
                 _size("ram_budget_gb", "Host memory for streamed blocks, in GiB. 0: no limit."),
-                _choice("resident_mode", RESIDENT_MODES, "Which blocks resident_blocks are."),
+                _choice("resident_mode", RESIDENT_MODES, "Which blocks resident_blocks are: the "
+                        "first of the model, the last, or spread over it, which hides copies "
+                        "best."),
                 _flag("sage_pv_fp16", "With sage_attention: its product with the values in FP16, "
                       "also where the package would take FP8."),
                 _flag("auto_config", "Streams as few blocks as the card's memory needs, none if "
                       "all fit, with fewer slots and less pinned memory where it must be. Off: "
                       "all but resident_blocks, exactly as asked for.", False),
                 _count("prefetch_slots", *SLOTS, "Blocks on the device at a time, with the double "
-                       "buffer."),
+                       "buffer. More even out copies that take unequally long, and leave less "
+                       "memory for blocks that stay."),
                 _size("vram_budget_gb", "Device memory for the slots, and with auto_config for "
                       "the blocks that stay as well, in GiB. 0: no limit but the device's."),
-                _choice("wire", WIRES, "packed: weights cross the link packed without loss and "
-                        "are unpacked on the device."),
+                _choice("wire", WIRES, "packed: weights cross to the card packed without loss, "
+                        "those in BF16 in two thirds of the time, and are unpacked there. raw: as "
+                        "they are. auto: packed on a card with auto_config, else raw."),
                 io.String.Input("disk_cache", default="", optional=True, advanced=True,
-                                tooltip="With ram_disk: a folder for what no checkpoint has as it "
-                                "is shipped, such as blocks with LoRA. It is empty again after."),
+                                tooltip="With ram_disk: an existing folder, for what no checkpoint "
+                                "has as it is shipped, such as blocks with LoRA. Nothing is left "
+                                "in it when the model is gone."),
             ],
             outputs=[_streamed()])
 
@@ -118,7 +124,8 @@ class BlockSwap(io.ComfyNode):
                 io.Int.Input("blocks_to_swap", default=20, min=0, max=1000,
                              tooltip="How many blocks wait in host memory. 0: the model as it "
                                      "came."),
-                _flag("pin_memory", "Pin host memory, for full speed of the link.", False),
+                _flag("pin_memory", "Lock the waiting blocks in host memory, so that the card can "
+                      "fetch them by itself, and faster.", False),
             ],
             outputs=[_streamed()])
 

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "media/png.h"
-#include "models/vae/klvae.h"
+#include "models/vae/vae.h"
 
 #include <math.h>
 
@@ -67,8 +67,9 @@ enum shoal_status init_open(struct job *job, struct shoal_error *error)
     status = read_picture(job, (const uint8_t *)data, bytes, error);
     mem_free(data);
     if (!status)
-        status = klvae_encoder_open(
-            model->checkpoints[FAMILY_VAE], model->parts[FAMILY_VAE], &job->encoder, error);
+        status = vae_config(model->parts[FAMILY_VAE])
+                     ->family->encoder_open(model->checkpoints[FAMILY_VAE],
+                         model->parts[FAMILY_VAE], &job->encoder, error);
     if (status) error_prefix(error, "--init: ");
     return status;
 }

@@ -4,11 +4,9 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/thread.h"
-#include "models/dit/zimage.h"
-#include "models/text/qwen3.h"
-#include "models/vae/klvae.h"
+#include "models/dit/dit.h"
+#include "models/vae/vae.h"
 #include "pipeline/init.h"
-#include "tokenizer/chat.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,6 +19,12 @@ const char *shoal_phase_name(enum shoal_phase phase)
     static const char *const names[SHOAL_PHASES] = {"text", "context", "steps", "decode", "encode"};
 
     return (unsigned)phase < SHOAL_PHASES ? names[phase] : "?";
+}
+
+/* How the DiT wants prompts. */
+static const struct dit_text *job_text(const struct job *job)
+{
+    return &dit_config(job->model->parts[FAMILY_DIT])->family->text;
 }
 
 /* ---- the request ---- */
@@ -86,20 +90,25 @@ static enum shoal_status check_request(
 }
 
 static enum shoal_status encode_prompt(
-    struct job *job, const char *prompt, int32_t limit, struct shoal_error *error)
+    struct job *job, const char *prompt, struct shoal_error *error)
 {
+    const struct dit_text *text = job_text(job);
     int32_t index = job->prompt_count++;
-    struct job_prompt *p = &job->prompts[index];
-
-    enum shoal_status status = chat_encode(job->model->tokenizer, prompt, (size_t)limit, &p->ids,
-        &p->count, &job->dropped[index], error);
+    struct chat_tokens *tokens = &job->prompts[index];
+    const struct chat chat = {.before = text->before,
+        .after = text->after,
+        .most = (size_t)(job->model->defaults.max_tokens + text->skip)};
+    enum shoal_status status = chat_encode(job->model->tokenizer, &chat, prompt, tokens, error);
 
     if (status) {
         error_prefix(error, index ? "negative prompt: " : "prompt: ");
         return status;
     }
-    if (!p->count)
-        FAIL(error, SHOAL_E_FORMAT, "the tokenizer makes no tokens of the chat template");
+    if (tokens->count <= (size_t)text->skip)
+        FAIL(error, SHOAL_E_FORMAT,
+            "the tokenizer makes %zu tokens of the chat template, which has more than %d: it is "
+            "not this model's",
+            tokens->count, (int)text->skip);
     return SHOAL_OK;
 }
 
@@ -140,28 +149,27 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
 {
     struct shoal_request sized = *asked;
     const struct shoal_request *request = &sized;
-    const struct klvae_config *vae = klvae_config(model->parts[FAMILY_VAE]);
+    const struct vae_config *vae = vae_config(model->parts[FAMILY_VAE]);
     enum shoal_status status;
 
     *job = (struct job){.model = model};
     TRY(init_size(&sized, error));
-    TRY(check_request(request, vae->factor * ZIMAGE_PATCH, error));
+    TRY(check_request(
+        request, vae->factor * dit_config(model->parts[FAMILY_DIT])->family->patch, error));
     TRY(resolve_sampling(job, request, error));
     job->request.prompt = job->request.negative_prompt = job->request.init = NULL;
     job->request.device = job->request.rates_path = job->request.on = NULL; /* the plan's affair */
     job->latent_channels = vae->latent_channels;
     job->latent_height = request->height / vae->factor;
     job->latent_width = request->width / vae->factor;
-    job->max_prompt_tokens = model->defaults.max_tokens;
     TRY_OR_FAIL(copy_string(&job->request.prompt, request->prompt, error));
     TRY_OR_FAIL(copy_string(&job->request.negative_prompt,
         request->negative_prompt ? request->negative_prompt : "", error));
     TRY_OR_FAIL(copy_string(&job->request.init, request->init, error));
     if (request->init) TRY_OR_FAIL(init_open(job, error));
-    TRY_OR_FAIL(encode_prompt(job, job->request.prompt, job->max_prompt_tokens, error));
+    TRY_OR_FAIL(encode_prompt(job, job->request.prompt, error));
     if (request->cfg != 1.0f)
-        TRY_OR_FAIL(
-            encode_prompt(job, job->request.negative_prompt, job->max_prompt_tokens, error));
+        TRY_OR_FAIL(encode_prompt(job, job->request.negative_prompt, error));
     else if ((status = tokenizer_check_text(job->request.negative_prompt, error))) {
         error_prefix(error, "negative prompt: ");
         goto fail;
@@ -179,8 +187,10 @@ void job_fini(struct job *job)
     mem_free((void *)(uintptr_t)job->request.init);
     mem_free(job->init);
     model_destroy(&job->encoder);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         mem_free(job->prompts[i].ids);
+        mem_free(job->second[i].ids);
+    }
     *job = (struct job){0};
 }
 
@@ -191,20 +201,27 @@ int job_threads(const struct job *job)
 
 struct phase_pass job_phase(const struct job *job, enum shoal_phase phase)
 {
-    static const struct {
-        enum family_kind kind;
-        int pass;
-    } phases[SHOAL_PHASES] = {
-        [SHOAL_PHASE_TEXT] = {FAMILY_TEXT, 0},
-        [SHOAL_PHASE_CONTEXT] = {FAMILY_DIT, ZIMAGE_PASS_CONTEXT},
-        [SHOAL_PHASE_STEPS] = {FAMILY_DIT, ZIMAGE_PASS_STEP},
-        [SHOAL_PHASE_DECODE] = {FAMILY_VAE, 0},
-        [SHOAL_PHASE_ENCODE] = {FAMILY_VAE, 0},
-    };
-    const struct model *model =
-        phase == SHOAL_PHASE_ENCODE ? job->encoder : job->model->parts[phases[phase].kind];
+    const struct shoal_model *m = job->model;
+    const struct model *model = m->parts[FAMILY_VAE];
+    int pass = 0;
 
-    return (struct phase_pass){model, &model->passes[phases[phase].pass]};
+    switch (phase) {
+    case SHOAL_PHASE_TEXT:
+        model = m->parts[FAMILY_TEXT];
+        pass = text_config(model)->pass[job_text(job)->state];
+        break;
+    case SHOAL_PHASE_CONTEXT:
+    case SHOAL_PHASE_STEPS:
+        model = m->parts[FAMILY_DIT];
+        pass = phase == SHOAL_PHASE_STEPS ? DIT_PASS_STEP : DIT_PASS_CONTEXT;
+        break;
+    case SHOAL_PHASE_ENCODE:
+        model = job->encoder;
+        break;
+    default:
+        break;
+    }
+    return (struct phase_pass){model, &model->passes[pass]};
 }
 
 static int64_t groups(int64_t items, int32_t lanes)
@@ -299,16 +316,16 @@ struct run {
     const struct job *job;
     struct stage *stage;
     struct job_output *output;
-    struct qwen3_lane *text[2];
-    struct zimage_prompt *prompts[2];
-    struct zimage_lane *lanes; /* [count * prompt_count]: picture by picture */
-    struct matrix *latents;    /* [count] */
-    struct matrix *slots;      /* [count][SAMPLER_SLOTS]: the sampler's own; of the latent and of
-                                  the answer none */
-    float *noise;              /* [count][latent] */
-    struct matrix init;        /* the latent to begin with, if there is one */
-    struct rng *rngs;          /* [count]: each picture's, if the sampler draws too */
-    void **pointers;           /* to the lanes that walk */
+    struct text_lane *text[2];
+    struct dit_prompt *prompts[2];
+    struct dit_lane *lanes; /* [count * prompt_count]: picture by picture */
+    struct matrix *latents; /* [count] */
+    struct matrix *slots;   /* [count][SAMPLER_SLOTS]: the sampler's own; of the latent and of
+                               the answer none */
+    float *noise;           /* [count][latent] */
+    struct matrix init;     /* the latent to begin with, if there is one */
+    struct rng *rngs;       /* [count]: each picture's, if the sampler draws too */
+    void **pointers;        /* to the lanes that walk */
 };
 
 static uint64_t latent_size(const struct job *job)
@@ -321,7 +338,7 @@ static enum shoal_status run_text(struct run *r, struct shoal_error *error)
     struct phase_pass p = job_phase(r->job, SHOAL_PHASE_TEXT);
 
     for (int32_t i = 0; i < r->job->prompt_count; i++) {
-        TRY(qwen3_lane_create(p.model, r->output->latents ? r->job->prompts[i].ids : NULL,
+        TRY(text_lane_create(p.model, r->output->latents ? r->job->prompts[i].ids : NULL,
             (int64_t)r->job->prompts[i].count, &r->text[i], error));
         r->pointers[i] = r->text[i];
     }
@@ -332,24 +349,27 @@ static enum shoal_status run_text(struct run *r, struct shoal_error *error)
 static enum shoal_status run_context(struct run *r, struct shoal_error *error)
 {
     struct phase_pass p = job_phase(r->job, SHOAL_PHASE_CONTEXT);
+    const int64_t skip = job_text(r->job)->skip, width = dit_config(p.model)->width;
 
     for (int32_t i = 0; i < r->job->prompt_count; i++) {
-        const struct zimage_prompt_spec spec = {
-            .features = r->output->latents ? r->text[i]->features : NULL,
-            .tokens = (int64_t)r->job->prompts[i].count,
+        const struct dit_prompt_spec spec = {
+            .features = r->output->latents ? r->text[i]->features + skip * width : NULL,
+            .tokens = (int64_t)r->job->prompts[i].count - skip,
+            .ids = r->output->latents ? r->job->second[i].ids : NULL,
+            .id_count = (int64_t)r->job->second[i].count,
             .height = r->job->latent_height,
             .width = r->job->latent_width,
-            .times = r->job->schedule.times,
+            .sigmas = r->job->schedule.sigmas,
             .steps = r->job->schedule.steps,
         };
 
-        TRY(zimage_prompt_create(p.model, &spec, &r->prompts[i], error));
+        TRY(dit_prompt_create(p.model, &spec, &r->prompts[i], error));
         r->pointers[i] = r->prompts[i];
     }
     TRY(walk_all(r->stage, p, r->pointers, r->job->prompt_count, true, error));
     TRY(synchronise(r->stage, error));
     for (int32_t i = 0; i < r->job->prompt_count; i++)
-        qwen3_lane_destroy(&r->stage->exec, &r->text[i]);
+        text_lane_destroy(&r->stage->exec, &r->text[i]);
     return SHOAL_OK;
 }
 
@@ -358,7 +378,7 @@ static enum shoal_status run_encode(struct run *r, struct shoal_error *error)
 {
     const struct job *job = r->job;
     struct exec *x = &r->stage->exec;
-    struct klvae_lane lane = {.height = job->latent_height,
+    struct vae_lane lane = {.height = job->latent_height,
         .width = job->latent_width,
         .whole_bytes = r->stage->whole_bytes,
         .image = r->output->image};
@@ -370,7 +390,7 @@ static enum shoal_status run_encode(struct run *r, struct shoal_error *error)
         exec_alloc_float(x, job->latent_channels, job->latent_height * job->latent_width);
     status = walk(r->stage, job_phase(job, SHOAL_PHASE_ENCODE), &pointer, 1, error);
     if (!status) status = synchronise(r->stage, error);
-    klvae_lane_fini(x, &lane);
+    vae_lane_fini(x, &lane);
     if (!status) report_unit(r->stage, 1, 1);
     return status;
 }
@@ -409,7 +429,7 @@ static void start_picture(struct run *r, int32_t picture)
     for (int32_t i = 0; i < job->sampler->kept; i++)
         slots[SAMPLER_KEPT + i] = exec_alloc_float(x, job->latent_channels, pixels);
     for (int32_t k = 0; k < job->prompt_count; k++) {
-        struct zimage_lane *lane = &r->lanes[picture * job->prompt_count + k];
+        struct dit_lane *lane = &r->lanes[picture * job->prompt_count + k];
 
         lane->prompt = r->prompts[k];
         lane->latent = r->latents[picture];
@@ -452,7 +472,7 @@ static enum shoal_status advance(
     struct exec *x = &r->stage->exec;
 
     for (int32_t i = 0; i < job->request.count; i++) {
-        const struct zimage_lane *lane = &r->lanes[i * job->prompt_count];
+        const struct dit_lane *lane = &r->lanes[i * job->prompt_count];
 
         if (call->draws)
             draw_noise(
@@ -494,7 +514,7 @@ static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
         exec_free(x, &r->lanes[i].velocity);
     free_slots(r);
     for (int32_t i = 0; i < r->job->prompt_count; i++)
-        zimage_prompt_destroy(x, &r->prompts[i]);
+        dit_prompt_destroy(x, &r->prompts[i]);
     return SHOAL_OK;
 }
 
@@ -502,7 +522,7 @@ static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
 static enum shoal_status decode_picture(struct run *r, int32_t index, struct shoal_error *error)
 {
     struct exec *x = &r->stage->exec;
-    struct klvae_lane lane = {.latent = r->latents[index],
+    struct vae_lane lane = {.latent = r->latents[index],
         .height = r->job->latent_height,
         .width = r->job->latent_width,
         .whole_bytes = r->stage->whole_bytes,
@@ -512,7 +532,7 @@ static enum shoal_status decode_picture(struct run *r, int32_t index, struct sho
 
     status = walk(r->stage, job_phase(r->job, SHOAL_PHASE_DECODE), &pointer, 1, error);
     if (!status) status = synchronise(r->stage, error);
-    klvae_lane_fini(x, &lane);
+    vae_lane_fini(x, &lane);
     r->stage->strip_blocks = lane.strip_blocks;
     r->stage->largest_bytes = lane.largest_bytes;
     if (!status && r->output->take) status = r->output->take(r->output, index, error);
@@ -537,12 +557,12 @@ static void run_fini(struct run *r)
     struct exec *x = &r->stage->exec;
 
     for (int32_t i = 0; r->lanes && i < job_lane_count(r->job); i++) {
-        zimage_lane_fini(x, &r->lanes[i]);
+        dit_lane_fini(x, &r->lanes[i]);
         exec_free(x, &r->lanes[i].velocity);
     }
     for (int i = 0; i < 2; i++) {
-        qwen3_lane_destroy(x, &r->text[i]);
-        zimage_prompt_destroy(x, &r->prompts[i]);
+        text_lane_destroy(x, &r->text[i]);
+        dit_prompt_destroy(x, &r->prompts[i]);
     }
     for (int32_t i = 0; r->latents && i < r->job->request.count; i++)
         exec_free(x, &r->latents[i]);

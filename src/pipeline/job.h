@@ -10,21 +10,17 @@
 
 #include "pipeline/parts.h"
 #include "sampling/sampler.h"
-
-struct job_prompt {
-    int32_t *ids;
-    size_t count;
-};
+#include "tokenizer/chat.h"
 
 struct job {
     const struct shoal_model *model;
     struct shoal_request request; /* its strings are owned */
     const struct sampler *sampler;
     struct schedule schedule;
-    int32_t calls;                /* of the DiT in a picture's sampling: sampler_calls */
-    struct job_prompt prompts[2]; /* conditional, then unconditional if guided */
-    int32_t prompt_count, max_prompt_tokens;
-    size_t dropped[2]; /* tokens of each prompt beyond what the model takes */
+    int32_t calls;                 /* of the DiT in a picture's sampling: sampler_calls */
+    struct chat_tokens prompts[2]; /* conditional, then unconditional if guided */
+    struct chat_tokens second[2];  /* the same in the second tokenizer, if the DiT takes that */
+    int32_t prompt_count;
     int64_t latent_height, latent_width, latent_channels;
     /* The picture to begin with, if there is one: [height, width, 3], and what encodes it. */
     uint8_t *init;

@@ -5,9 +5,8 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "checkpoint/json.h"
-#include "models/dit/zimage.h"
-#include "models/text/qwen3.h"
-#include "models/vae/klvae.h"
+#include "models/dit/dit.h"
+#include "models/vae/vae.h"
 #include "pipeline/cache.h"
 #include "tokenizer/gguf_vocab.h"
 
@@ -343,16 +342,16 @@ fail:
 /* The parts must speak of the same widths. */
 static enum shoal_status check_parts(const struct shoal_model *model, struct shoal_error *error)
 {
-    const struct zimage_config *dit = zimage_config(model->parts[FAMILY_DIT]);
-    const struct qwen3_config *text = qwen3_config(model->parts[FAMILY_TEXT]);
-    const struct klvae_config *vae = klvae_config(model->parts[FAMILY_VAE]);
+    const struct dit_config *dit = dit_config(model->parts[FAMILY_DIT]);
+    const struct text_config *text = text_config(model->parts[FAMILY_TEXT]);
+    const struct vae_config *vae = vae_config(model->parts[FAMILY_VAE]);
 
-    if (dit->cap_dim != text->hidden)
+    if (dit->width != text->width)
         FAIL(error, SHOAL_E_INVALID,
             "the text encoder %s gives features of width %lld, but the DiT %s takes %lld: they are "
             "not of the same model",
-            checkpoint_path(model->checkpoints[FAMILY_TEXT]), (long long)text->hidden,
-            checkpoint_path(model->checkpoints[FAMILY_DIT]), (long long)dit->cap_dim);
+            checkpoint_path(model->checkpoints[FAMILY_TEXT]), (long long)text->width,
+            checkpoint_path(model->checkpoints[FAMILY_DIT]), (long long)dit->width);
     if (dit->channels != vae->latent_channels)
         FAIL(error, SHOAL_E_INVALID,
             "the VAE %s takes latents of %lld channels, but the DiT %s gives %lld: they are not of "

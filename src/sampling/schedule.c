@@ -11,8 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-#define TRAIN_TIMESTEPS 1000.0f
-
 /* Value i of torch.linspace(1, 1 / steps, steps): from both ends towards the middle. */
 static float even_time(int32_t i, int32_t steps)
 {
@@ -37,11 +35,6 @@ static void finish(struct schedule *schedule, int32_t steps)
 {
     schedule->steps = steps;
     schedule->sigmas[steps] = 0;
-    for (int32_t i = 0; i < steps; i++) {
-        float timestep = schedule->sigmas[i] * TRAIN_TIMESTEPS;
-
-        schedule->times[i] = (TRAIN_TIMESTEPS - timestep) / TRAIN_TIMESTEPS;
-    }
 }
 
 static void fill_model(float *sigmas, int32_t count, double shift)
@@ -84,7 +77,6 @@ void schedule_keep_last(struct schedule *schedule, int32_t steps)
 
     memmove(schedule->sigmas, schedule->sigmas + skipped,
         (size_t)(steps + 1) * sizeof *schedule->sigmas);
-    memmove(schedule->times, schedule->times + skipped, (size_t)steps * sizeof *schedule->times);
     schedule->steps = steps;
 }
 

@@ -1,8 +1,8 @@
 /*
- * Flow-matching schedules: the noise levels a run passes through, and what the model is told of
- * them. Pure arithmetic. The model's own is bit for bit what diffusers'
- * FlowMatchEulerDiscreteScheduler holds when ZImagePipeline has set it up; the others are those
- * that ComfyUI's users know, calculated as there. Not a sampler: see sampler.h.
+ * Flow-matching schedules: the noise levels a run passes through. Pure arithmetic. The model's own
+ * is bit for bit what diffusers' FlowMatchEulerDiscreteScheduler holds when ZImagePipeline has set
+ * it up; the others are those that ComfyUI's users know, calculated as there. Not a sampler: see
+ * sampler.h.
  */
 #ifndef SAMPLING_SCHEDULE_H
 #define SAMPLING_SCHEDULE_H
@@ -14,7 +14,6 @@
 struct schedule {
     int32_t steps;
     float sigmas[SCHEDULE_MAX_STEPS + 2]; /* from 1 (all noise) down; sigmas[steps] is 0 */
-    float times[SCHEDULE_MAX_STEPS + 1];  /* what the model is given at level i: 1 - sigma */
 };
 
 /* A way to choose noise levels. */

@@ -18,30 +18,30 @@ static uint64_t run_dit(const struct golden *golden, enum run_device device)
     struct shoal_error error = {0};
     struct model *model;
     struct run run;
-    struct zimage_prompt *prompts[2];
-    struct zimage_lane lanes[3] = {0};
+    struct dit_prompt *prompts[2];
+    struct dit_lane lanes[3] = {0};
     void *pointers[3];
     float features[70 * 64] = {0};
-    const float times[2] = {0.0f, 0.5f};
+    const float sigmas[2] = {1.0f, 0.5f};
     int64_t tokens[2] = {5, 70};
     uint64_t high_water;
 
     assert_ok(zimage_open(golden->checkpoint, golden->config_path, &model, &error));
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
     for (int i = 0; i < 2; i++) {
-        const struct zimage_prompt_spec spec = {
+        const struct dit_prompt_spec spec = {
             .features = device == RUN_COUNT ? NULL : features,
             .tokens = tokens[i],
             .height = 6,
             .width = 14,
-            .times = times,
+            .sigmas = sigmas,
             .steps = 2,
         };
 
-        assert_ok(zimage_prompt_create(model, &spec, &prompts[i], &error));
+        assert_ok(dit_prompt_create(model, &spec, &prompts[i], &error));
         pointers[i] = prompts[i];
     }
-    assert_ok(run_pass(&run, ZIMAGE_PASS_CONTEXT, pointers, 2, &error));
+    assert_ok(run_pass(&run, DIT_PASS_CONTEXT, pointers, 2, &error));
     for (int i = 0; i < 3; i++) {
         lanes[i].prompt = prompts[i % 2];
         lanes[i].latent = exec_alloc_float(&run.exec, 16, 6 * 14);
@@ -52,7 +52,7 @@ static uint64_t run_dit(const struct golden *golden, enum run_device device)
     for (int32_t step = 0; step < 2; step++) {
         for (int i = 0; i < 3; i++)
             lanes[i].step = step;
-        assert_ok(run_pass(&run, ZIMAGE_PASS_STEP, pointers, 3, &error));
+        assert_ok(run_pass(&run, DIT_PASS_STEP, pointers, 3, &error));
     }
     high_water = region_high_water(run.region);
     for (int i = 0; i < 3; i++) {
@@ -60,7 +60,7 @@ static uint64_t run_dit(const struct golden *golden, enum run_device device)
         exec_free(&run.exec, &lanes[i].velocity);
     }
     for (int i = 0; i < 2; i++)
-        zimage_prompt_destroy(&run.exec, &prompts[i]);
+        dit_prompt_destroy(&run.exec, &prompts[i]);
     assert_int_equal(region_used(run.region), 0);
     if (device == RUN_COUNT) assert_true(count_read(run.device).operations > 0);
     run_close(&run);
@@ -74,14 +74,14 @@ static uint64_t run_text(const struct golden *golden, enum run_device device)
     struct shoal_error error = {0};
     struct model *model;
     struct run run;
-    struct qwen3_lane *lanes[2];
+    struct text_lane *lanes[2];
     void *pointers[2];
     uint64_t high_water;
 
     assert_ok(qwen3_open(golden->checkpoint, golden->config_path, &model, &error));
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
     for (int i = 0; i < 2; i++) {
-        assert_ok(qwen3_lane_create(
+        assert_ok(text_lane_create(
             model, device == RUN_COUNT ? NULL : ids, i ? 40 : 7, &lanes[i], &error));
         pointers[i] = lanes[i];
     }
@@ -89,7 +89,7 @@ static uint64_t run_text(const struct golden *golden, enum run_device device)
     high_water = region_high_water(run.region);
     assert_int_equal(region_used(run.region), 0);
     for (int i = 0; i < 2; i++)
-        qwen3_lane_destroy(&run.exec, &lanes[i]);
+        text_lane_destroy(&run.exec, &lanes[i]);
     run_close(&run);
     model_destroy(&model);
     return high_water;
@@ -101,7 +101,7 @@ static uint64_t run_vae(const struct golden *golden, enum run_device device)
     struct shoal_error error = {0};
     struct model *model;
     struct run run;
-    struct klvae_lane lane = {.height = 3, .width = 5};
+    struct vae_lane lane = {.height = 3, .width = 5};
     void *pointers[1] = {&lane};
     uint64_t high_water;
 
@@ -171,7 +171,7 @@ static void test_scratch_too_small(void **state)
     for (uint64_t bytes = need - 256; bytes >= 1024; bytes = bytes / 512 * 256) {
         struct model *model;
         struct run run;
-        struct klvae_lane lane = {.height = 3, .width = 5};
+        struct vae_lane lane = {.height = 3, .width = 5};
         void *pointers[1] = {&lane};
         float image[3 * 64 * 15];
 
@@ -180,7 +180,7 @@ static void test_scratch_too_small(void **state)
         assert_ok(run_open(&run, model, golden_devices.list[0], bytes, &error));
         lane.latent = exec_alloc_float(&run.exec, 16, 3 * 5);
         assert_int_equal(run_pass(&run, 0, pointers, 1, &error), SHOAL_E_BUDGET);
-        klvae_lane_fini(&run.exec, &lane);
+        vae_lane_fini(&run.exec, &lane);
         exec_free(&run.exec, &lane.latent);
         assert_int_equal(region_used(run.region), 0);
         run_close(&run);

@@ -28,7 +28,7 @@ static void compare_stage(void *user, struct run *run, const struct block *block
     const struct stages *stages = user;
     bool context = strncmp(block->name, "context", 7) == 0;
     struct matrix hidden =
-        context ? ((struct zimage_prompt *)lane)->context : ((struct zimage_lane *)lane)->hidden;
+        context ? ((struct dit_prompt *)lane)->context : ((struct dit_lane *)lane)->hidden;
     char tensor[100];
     float *values;
 
@@ -55,11 +55,11 @@ static void check(const char *name, enum run_device device)
     struct golden golden;
     struct model *model;
     struct run run;
-    struct zimage_prompt *prompt;
-    struct zimage_lane lane = {0};
+    struct dit_prompt *prompt;
+    struct dit_lane lane = {0};
     struct stages stages = {.golden = &golden};
     int64_t count, steps;
-    float *latent, *times, *features;
+    float *latent, *sigmas, *features;
     void *lanes[1];
     char what[64], tensor[64], prefix[32];
 
@@ -68,16 +68,18 @@ static void check(const char *name, enum run_device device)
     assert_string_equal(family_detect(golden.checkpoint, FAMILY_DIT)->name, "z-image");
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
     latent = golden_values(&golden, "in.latent", &count);
-    times = golden_values(&golden, "in.t", &steps);
+    sigmas = golden_values(&golden, "in.t", &steps);
+    for (int64_t i = 0; i < steps; i++)
+        sigmas[i] = 1 - sigmas[i];
     features = golden_values(&golden, "in.cap", NULL);
 
-    assert_ok(zimage_prompt_create(model,
-        &(struct zimage_prompt_spec){
+    assert_ok(dit_prompt_create(model,
+        &(struct dit_prompt_spec){
             .features = features,
             .tokens = golden_dim(&golden, "in.cap", 0),
             .height = golden_dim(&golden, "in.latent", 1),
             .width = golden_dim(&golden, "in.latent", 2),
-            .times = times,
+            .sigmas = sigmas,
             .steps = (int32_t)steps,
         },
         &prompt, &error));
@@ -89,10 +91,10 @@ static void check(const char *name, enum run_device device)
     run.user = &stages;
     snprintf(tensor, sizeof tensor, "%st_freq", prefix);
     if (golden_has(&golden, tensor))
-        golden_compare(what, prompt->host_times, &golden, tensor, GOLDEN_FLOAT_LIMIT);
+        golden_compare(what, prompt->tables[0].host, &golden, tensor, GOLDEN_FLOAT_LIMIT);
 
     lanes[0] = prompt;
-    assert_ok(run_pass(&run, ZIMAGE_PASS_CONTEXT, lanes, 1, &error));
+    assert_ok(run_pass(&run, DIT_PASS_CONTEXT, lanes, 1, &error));
     lane.prompt = prompt;
     lane.latent = exec_alloc_float(&run.exec, 16, count / 16);
     lane.velocity = exec_alloc_float(&run.exec, 16, count / 16);
@@ -103,7 +105,7 @@ static void check(const char *name, enum run_device device)
 
         if (steps > 1) snprintf(prefix, sizeof prefix, "out.t%d.", (int)i);
         lane.step = i;
-        assert_ok(run_pass(&run, ZIMAGE_PASS_STEP, lanes, 1, &error));
+        assert_ok(run_pass(&run, DIT_PASS_STEP, lanes, 1, &error));
         sample = run_values(&run, lane.velocity);
         negate(sample, count);
         snprintf(tensor, sizeof tensor, "%ssample", prefix);
@@ -113,10 +115,10 @@ static void check(const char *name, enum run_device device)
 
     exec_free(&run.exec, &lane.latent);
     exec_free(&run.exec, &lane.velocity);
-    zimage_prompt_destroy(&run.exec, &prompt);
+    dit_prompt_destroy(&run.exec, &prompt);
     assert_int_equal(region_used(run.region), 0);
     mem_free(features);
-    mem_free(times);
+    mem_free(sigmas);
     mem_free(latent);
     run_close(&run);
     model_destroy(&model);

@@ -27,7 +27,7 @@ struct stages {
 static void compare_stage(void *user, struct run *run, const struct block *block, void *lane)
 {
     const struct stages *stages = user;
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     const char *tensor = NULL;
     float *values;
 
@@ -105,15 +105,15 @@ static struct checkpoint *renamed(const struct golden *golden)
 
 static struct klvae_config decoder_config(bool small)
 {
-    return (struct klvae_config){.latent_channels = small ? 4 : 16,
-        .factor = small ? 2 : 8,
+    return (struct klvae_config){
+        .base = {.latent_channels = small ? 4 : 16, .factor = small ? 2 : 8},
         .groups = 8,
         .scaling = 0.3611f,
         .shift = 0.1159f};
 }
 
 /* One run, with what blocks may take; the latent, which the caller frees. */
-static float *encode(struct run *run, struct klvae_lane *lane, uint64_t bytes, int64_t rows)
+static float *encode(struct run *run, struct vae_lane *lane, uint64_t bytes, int64_t rows)
 {
     struct shoal_error error = {0};
     void *lanes[1] = {lane};
@@ -133,7 +133,7 @@ static void check(const char *name, bool small, enum run_device device, bool ori
     struct checkpoint *checkpoint;
     struct model *model;
     struct run run;
-    struct klvae_lane lane = {0};
+    struct vae_lane lane = {0};
     struct stages stages = {.golden = &golden};
     float *whole, *strips;
     size_t bytes;
@@ -144,10 +144,11 @@ static void check(const char *name, bool small, enum run_device device, bool ori
     assert_ok(klvae_encoder_open(checkpoint, &decoder, &model, &error));
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
     lane.image = golden_values(&golden, "in.image", NULL);
-    lane.height = golden_dim(&golden, "in.image", 1) / config.factor;
-    lane.width = golden_dim(&golden, "in.image", 2) / config.factor;
-    lane.latent = exec_alloc_float(&run.exec, config.latent_channels, lane.height * lane.width);
-    bytes = (size_t)(config.latent_channels * lane.height * lane.width) * sizeof(float);
+    lane.height = golden_dim(&golden, "in.image", 1) / config.base.factor;
+    lane.width = golden_dim(&golden, "in.image", 2) / config.base.factor;
+    lane.latent =
+        exec_alloc_float(&run.exec, config.base.latent_channels, lane.height * lane.width);
+    bytes = (size_t)(config.base.latent_channels * lane.height * lane.width) * sizeof(float);
     snprintf(
         what, sizeof what, "%s%s, %s", name, original ? " renamed" : "", run_device_name(device));
     stages.what = what;

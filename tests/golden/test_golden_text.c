@@ -25,7 +25,7 @@ struct stages {
 static void compare_stage(void *user, struct run *run, const struct block *block, void *lane)
 {
     const struct stages *stages = user;
-    struct qwen3_lane *l = lane;
+    struct text_lane *l = lane;
     struct shoal_error error = {0};
     char tensor[100];
 
@@ -57,7 +57,7 @@ static void check(const char *name, enum run_device device)
     struct golden golden;
     struct model *model;
     struct run run;
-    struct qwen3_lane *lane;
+    struct text_lane *lane;
     struct stages stages = {.golden = &golden};
     int64_t tokens;
     int32_t *ids;
@@ -69,7 +69,7 @@ static void check(const char *name, enum run_device device)
     assert_string_equal(family_detect(golden.checkpoint, FAMILY_TEXT)->name, "qwen3");
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
     ids = read_ids(&golden, &tokens);
-    assert_ok(qwen3_lane_create(model, ids, tokens, &lane, &error));
+    assert_ok(text_lane_create(model, ids, tokens, &lane, &error));
     snprintf(what, sizeof what, "%s, %s", name, run_device_name(device));
     golden_compare(what, lane->host_embedded, &golden, "out.hidden.0", (struct golden_gap){0, 0});
     stages.what = what;
@@ -78,7 +78,7 @@ static void check(const char *name, enum run_device device)
     lanes[0] = lane;
     assert_ok(run_pass(&run, 0, lanes, 1, &error));
     golden_compare(what, lane->features, &golden, "out.text", limit());
-    qwen3_lane_destroy(&run.exec, &lane);
+    text_lane_destroy(&run.exec, &lane);
     assert_int_equal(region_used(run.region), 0);
     mem_free(ids);
     run_close(&run);

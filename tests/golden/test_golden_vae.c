@@ -30,7 +30,7 @@ struct stages {
 static void compare_stage(void *user, struct run *run, const struct block *block, void *lane)
 {
     const struct stages *stages = user;
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     int level;
     char tensor[100] = "";
     float *values;
@@ -114,11 +114,11 @@ static struct checkpoint *renamed(const struct golden *golden)
 
 /* The same latent again, in strips of `rows` rows with `bytes` for pictures: the same picture. */
 static void check_strips(
-    struct run *run, const struct klvae_lane *whole, int64_t rows, uint64_t bytes, bool must)
+    struct run *run, const struct vae_lane *whole, int64_t rows, uint64_t bytes, bool must)
 {
     struct shoal_error error = {0};
     int64_t count = 3 * 64 * whole->height * whole->width;
-    struct klvae_lane lane = {.latent = whole->latent,
+    struct vae_lane lane = {.latent = whole->latent,
         .height = whole->height,
         .width = whole->width,
         .whole_bytes = bytes,
@@ -134,7 +134,7 @@ static void check_strips(
 }
 
 /* Strips of all heights, and blocks that choose between ways to work. */
-static void check_more_strips(struct run *run, const struct klvae_lane *whole)
+static void check_more_strips(struct run *run, const struct vae_lane *whole)
 {
     const uint64_t most = whole->largest_bytes;
 
@@ -151,7 +151,7 @@ static void check(const char *name, enum run_device device, bool original)
     struct checkpoint *checkpoint;
     struct model *model;
     struct run run;
-    struct klvae_lane lane = {0};
+    struct vae_lane lane = {0};
     struct stages stages = {.golden = &golden};
     float *latent;
     void *lanes[1] = {&lane};
@@ -165,8 +165,8 @@ static void check(const char *name, enum run_device device, bool original)
     latent = golden_values(&golden, "in.latent", NULL);
     lane.height = golden_dim(&golden, "in.latent", 1);
     lane.width = golden_dim(&golden, "in.latent", 2);
-    lane.latent =
-        exec_alloc_float(&run.exec, klvae_config(model)->latent_channels, lane.height * lane.width);
+    lane.latent = exec_alloc_float(
+        &run.exec, klvae_config(model)->base.latent_channels, lane.height * lane.width);
     exec_upload(&run.exec, lane.latent, latent);
     lane.image = mem_calloc((size_t)(3 * 64 * lane.height * lane.width), sizeof(float));
     snprintf(
@@ -174,7 +174,7 @@ static void check(const char *name, enum run_device device, bool original)
     stages.what = what;
     run.after = compare_stage;
     run.user = &stages;
-    assert_int_equal(klvae_config(model)->factor, 8);
+    assert_int_equal(klvae_config(model)->base.factor, 8);
     assert_ok(run_pass(&run, 0, lanes, 1, &error));
     golden_compare(what, lane.image, &golden, "out.image", limit());
     assert_int_equal(lane.strip_blocks, 0);

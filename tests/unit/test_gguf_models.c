@@ -84,7 +84,7 @@ static void encode(
     struct shoal_error error = {0};
     struct checkpoint *c = NULL;
     struct model *model = NULL;
-    struct qwen3_lane *lane;
+    struct text_lane *lane;
     struct run run;
     void *lanes[1];
     int used = 0;
@@ -96,11 +96,11 @@ static void encode(
     assert_int_equal(used, parts);
     *bytes = model->blocks[0].bytes;
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
-    assert_ok(qwen3_lane_create(model, ids, TOKENS, &lane, &error));
+    assert_ok(text_lane_create(model, ids, TOKENS, &lane, &error));
     lanes[0] = lane;
     assert_ok(run_pass(&run, 0, lanes, 1, &error));
     memcpy(features, lane->features, TOKENS * HIDDEN * sizeof *features);
-    qwen3_lane_destroy(&run.exec, &lane);
+    text_lane_destroy(&run.exec, &lane);
     run_close(&run);
     model_destroy(&model);
     checkpoint_close(&c);

@@ -211,9 +211,9 @@ static void test_zimage_defaults(void **state)
     assert_true(config->theta == 256.0);
     assert_true(config->t_scale == 1000.0f);
     assert_int_equal(model->pass_count, 2);
-    assert_int_equal(model->passes[ZIMAGE_PASS_CONTEXT].count, 0);
-    assert_int_equal(model->passes[ZIMAGE_PASS_STEP].count, 3);
-    assert_string_equal(model->blocks[model->passes[ZIMAGE_PASS_STEP].first].name, "layers.0");
+    assert_int_equal(model->passes[DIT_PASS_CONTEXT].count, 0);
+    assert_int_equal(model->passes[DIT_PASS_STEP].count, 3);
+    assert_string_equal(model->blocks[model->passes[DIT_PASS_STEP].first].name, "layers.0");
     model_destroy(&model);
     checkpoint_close(&checkpoint);
 }
@@ -329,34 +329,34 @@ static void test_zimage_prompts(void **state)
     struct shoal_error error = {0};
     struct checkpoint *checkpoint;
     struct model *model;
-    struct zimage_prompt *prompt;
-    const float times[] = {0}, features[1] = {0}; /* read by passes only */
-    const struct zimage_prompt_spec good = {
-        .features = features, .tokens = 33, .height = 4, .width = 6, .times = times, .steps = 1};
-    struct zimage_prompt_spec bad[] = {good, good, good, good};
+    struct dit_prompt *prompt;
+    const float sigmas[] = {1}, features[1] = {0}; /* read by passes only */
+    const struct dit_prompt_spec good = {
+        .features = features, .tokens = 33, .height = 4, .width = 6, .sigmas = sigmas, .steps = 1};
+    struct dit_prompt_spec bad[] = {good, good, good, good};
 
     (void)state;
     assert_ok(
         checkpoint_open(write_tensors("z.safetensors", zimage, ZIMAGE_COUNT), &checkpoint, &error));
     assert_ok(zimage_open(checkpoint, NULL, &model, &error));
-    assert_ok(zimage_prompt_create(model, &good, &prompt, &error));
+    assert_ok(dit_prompt_create(model, &good, &prompt, &error));
     assert_int_equal(prompt->padded, 64);
     assert_int_equal(prompt->image_tokens, 6);
     assert_int_equal(prompt->image_padded, 32);
     /* Row 0: image token (65, 0, 0): the first pair turns by 65, all spatial ones not at all. */
-    assert_true(prompt->host_rope[0] < 1.0f);
-    assert_true(prompt->host_rope[2] == 1.0f);
-    assert_true(prompt->host_rope[7] == 1.0f);
+    assert_true(prompt->tables[1].host[0] < 1.0f);
+    assert_true(prompt->tables[1].host[2] == 1.0f);
+    assert_true(prompt->tables[1].host[7] == 1.0f);
     /* Row 6: an image pad token, at the origin. */
     for (int i = 0; i < HEAD; i++)
-        assert_true(prompt->host_rope[6 * HEAD + i] == (i < HEAD / 2 ? 1.0f : 0.0f));
-    zimage_prompt_destroy(NULL, &prompt);
+        assert_true(prompt->tables[1].host[6 * HEAD + i] == (i < HEAD / 2 ? 1.0f : 0.0f));
+    dit_prompt_destroy(NULL, &prompt);
     bad[0].tokens = 0;
     bad[1].height = 5;
     bad[2].width = 1 << 21;
     bad[3].steps = 0;
     for (int i = 0; i < 4; i++)
-        assert_int_equal(zimage_prompt_create(model, &bad[i], &prompt, &error), SHOAL_E_INVALID);
+        assert_int_equal(dit_prompt_create(model, &bad[i], &prompt, &error), SHOAL_E_INVALID);
     model_destroy(&model);
     checkpoint_close(&checkpoint);
 }
@@ -434,14 +434,14 @@ static void test_qwen3_embedding(void **state)
     struct shoal_error error = {0};
     struct checkpoint *checkpoint;
     struct model *model;
-    struct qwen3_lane *lane;
+    struct text_lane *lane;
     const int32_t good[] = {9, 0}, bad[] = {3, 10}, negative[] = {-1};
 
     (void)state;
     assert_ok(
         checkpoint_open(write_tensors("q.safetensors", qwen, QWEN_COUNT), &checkpoint, &error));
     assert_ok(qwen3_open(checkpoint, NULL, &model, &error));
-    assert_ok(qwen3_lane_create(model, good, 2, &lane, &error));
+    assert_ok(text_lane_create(model, good, 2, &lane, &error));
     /* All bytes of the table are 1: bfloat16 0x0101. */
     for (int i = 0; i < 16; i++) {
         uint32_t bits;
@@ -449,12 +449,12 @@ static void test_qwen3_embedding(void **state)
         memcpy(&bits, &lane->host_embedded[i], sizeof bits);
         assert_int_equal(bits, 0x01010000);
     }
-    qwen3_lane_destroy(NULL, &lane);
-    assert_int_equal(qwen3_lane_create(model, bad, 2, &lane, &error), SHOAL_E_FORMAT);
+    text_lane_destroy(NULL, &lane);
+    assert_int_equal(text_lane_create(model, bad, 2, &lane, &error), SHOAL_E_FORMAT);
     assert_null(lane);
     assert_says(&error, "token 10");
-    assert_int_equal(qwen3_lane_create(model, negative, 1, &lane, &error), SHOAL_E_FORMAT);
-    assert_int_equal(qwen3_lane_create(model, good, 0, &lane, &error), SHOAL_E_INVALID);
+    assert_int_equal(text_lane_create(model, negative, 1, &lane, &error), SHOAL_E_FORMAT);
+    assert_int_equal(text_lane_create(model, good, 0, &lane, &error), SHOAL_E_INVALID);
     model_destroy(&model);
     checkpoint_close(&checkpoint);
 }
@@ -514,7 +514,7 @@ static void test_klvae_original(void **state)
     assert_ok(family_open(checkpoint, FAMILY_VAE, NULL, &model, &error));
     config = klvae_config(model);
     assert_int_equal(config->levels, 2);
-    assert_int_equal(config->factor, 2);
+    assert_int_equal(config->base.factor, 2);
     assert_int_equal(config->resnets, 1);
     assert_int_equal(config->channels[0], 64);
     assert_int_equal(config->channels[1], 32);

@@ -125,7 +125,7 @@ static void check_fused(enum run_device device)
 {
     struct shoal_error error = {0};
     struct fixture f;
-    struct klvae_lane lane = {.hidden_height = SIDE, .hidden_width = SIDE};
+    struct vae_lane lane = {.hidden_height = SIDE, .hidden_width = SIDE};
     float values[WIDE * SIDE * SIDE], *got, *want;
     uint64_t random = 3;
     size_t count = NARROW * 4 * SIDE * SIDE;
@@ -151,7 +151,7 @@ static void check_fused(enum run_device device)
     mem_free(got);
     mem_free(want);
     exec_free(&f.run.exec, &out);
-    klvae_lane_fini(&f.run.exec, &lane);
+    vae_lane_fini(&f.run.exec, &lane);
     assert_int_equal(region_used(f.run.region), 0);
     fixture_close(&f);
 }
@@ -169,8 +169,8 @@ static void test_peak(void **state)
 {
     struct shoal_error error = {0};
     struct fixture f;
-    struct klvae_lane lane = {.height = 64, .width = 64};
-    struct klvae_lane strips = {.height = 64, .width = 64, .whole_bytes = 1};
+    struct vae_lane lane = {.height = 64, .width = 64};
+    struct vae_lane strips = {.height = 64, .width = 64, .whole_bytes = 1};
     void *lanes[1] = {&lane};
     uint64_t pixel = sizeof(float) * 64 * 64, strip = sizeof(float) * 10 * 128, whole;
 
@@ -222,7 +222,7 @@ static void test_post_quant(void **state)
 {
     struct shoal_error error = {0};
     struct fixture f;
-    struct klvae_lane lane = {.height = SIDE, .width = SIDE};
+    struct vae_lane lane = {.height = SIDE, .width = SIDE};
     static float latent[16 * SIDE * SIDE], hidden[WIDE * SIDE * SIDE], values[4][WIDE * 16 * 9];
     const float *const w[4] = {values[0], values[1], values[2], values[3]};
     struct matrix weights[4];
@@ -252,7 +252,7 @@ static void test_post_quant(void **state)
                 "pixel %d: %g, not %g", (int)pixel, (double)hidden[5 * SIDE * SIDE + pixel], want);
     }
     exec_free(&f.run.exec, &lane.latent);
-    klvae_lane_fini(&f.run.exec, &lane);
+    vae_lane_fini(&f.run.exec, &lane);
     fixture_close(&f);
 }
 

@@ -22,13 +22,18 @@ static void check_ids(
             fail_msg("%s of \"%s\": id %zu is %d", what, text, i, ids[i]);
 }
 
+static const struct chat template = {.before = "<|im_start|>user\n",
+    .after = "<|im_end|>\n<|im_start|>assistant\n",
+    .most = SIZE_MAX};
+
 static void check_golden(const char *path, const char *golden)
 {
     json_error_t where;
     json_t *root = json_load_file(golden, JSON_ALLOW_NUL, &where), *entry;
     struct tokenizer *tokenizer = NULL;
     struct shoal_error error = {0};
-    size_t i, count, dropped;
+    struct chat_tokens tokens;
+    size_t i, count;
     int32_t *ids = NULL;
 
     if (!root) fail_msg("%s: %s", golden, where.text);
@@ -45,10 +50,10 @@ static void check_golden(const char *path, const char *golden)
         check_ids(json_object_get(entry, "ids"), ids, count, text, "ids");
         mem_free(ids);
         if (!chat) continue;
-        assert_ok(chat_encode(tokenizer, text, SIZE_MAX, &ids, &count, &dropped, &error));
-        check_ids(chat, ids, count, text, "chat");
-        assert_int_equal(dropped, 0);
-        mem_free(ids);
+        assert_ok(chat_encode(tokenizer, &template, text, &tokens, &error));
+        check_ids(chat, tokens.ids, tokens.count, text, "chat");
+        assert_int_equal(tokens.dropped, 0);
+        mem_free(tokens.ids);
     }
     tokenizer_close(&tokenizer);
     json_decref(root);
@@ -70,23 +75,22 @@ static void test_chat_limit(void **state)
 {
     struct tokenizer *tokenizer = NULL;
     struct shoal_error error = {0};
-    int32_t *all = NULL, *some = NULL;
-    size_t count, kept, dropped;
+    struct chat limited = template;
+    struct chat_tokens all, some;
 
     (void)state;
     assert_ok(tokenizer_open(SYNTH, &tokenizer, &error));
-    assert_ok(chat_encode(tokenizer, "a red apple", SIZE_MAX, &all, &count, &dropped, &error));
-    for (size_t limit = 0; limit <= count + 1; limit++) {
-        assert_ok(chat_encode(tokenizer, "a red apple", limit, &some, &kept, &dropped, &error));
-        assert_int_equal(kept, limit < count ? limit : count);
-        assert_int_equal(kept + dropped, count);
-        assert_memory_equal(some, all, kept * sizeof *all);
-        mem_free(some);
+    assert_ok(chat_encode(tokenizer, &template, "a red apple", &all, &error));
+    for (limited.most = 0; limited.most <= all.count + 1; limited.most++) {
+        assert_ok(chat_encode(tokenizer, &limited, "a red apple", &some, &error));
+        assert_int_equal(some.count, limited.most < all.count ? limited.most : all.count);
+        assert_int_equal(some.count + some.dropped, all.count);
+        assert_memory_equal(some.ids, all.ids, some.count * sizeof *all.ids);
+        mem_free(some.ids);
     }
-    assert_int_equal(
-        chat_encode(tokenizer, "\xff", 9, &some, &kept, &dropped, &error), SHOAL_E_INVALID);
+    assert_int_equal(chat_encode(tokenizer, &limited, "\xff", &some, &error), SHOAL_E_INVALID);
     assert_non_null(strstr(error.text, "UTF-8"));
-    mem_free(all);
+    mem_free(all.ids);
     tokenizer_close(&tokenizer);
 }
 

@@ -21,8 +21,9 @@
 
 #define HEAD_NORM_EPS 1e-5f
 #define FINAL_NORM_EPS 1e-6f
-#define MAX_TOKENS (1 << 20) /* of a caption, and of an image */
-#define MAX_STEPS 100000
+
+/* A prompt's tables. */
+enum { TIMES, ROPE };
 
 enum { CONTEXT_CAP_NORM, CONTEXT_CAP, CONTEXT_CAP_BIAS, CONTEXT_PAD };
 
@@ -60,6 +61,11 @@ enum {
 const struct zimage_config *zimage_config(const struct model *model)
 {
     return model->config;
+}
+
+static const struct zimage_config *zimage_of(const struct dit_config *base)
+{
+    return (const struct zimage_config *)base;
 }
 
 /* ---- forward: a layer ---- */
@@ -101,9 +107,9 @@ static void context_layer(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct zimage_config *config = block->config;
-    struct zimage_prompt *prompt = lane;
-    struct attention_layer attention = attention_of(
-        config, weights, matrix_rows(prompt->rope, prompt->image_padded, prompt->padded));
+    struct dit_prompt *prompt = lane;
+    struct attention_layer attention = attention_of(config, weights,
+        matrix_rows(prompt->tables[ROPE].device, prompt->image_padded, prompt->padded));
     struct swiglu_layer swiglu = swiglu_of(config, weights);
 
     attention_add(x, prompt->context, &attention);
@@ -112,13 +118,13 @@ static void context_layer(
 
 /* Rows [0, rows) of the lane's sequence. */
 static void modulated_layer(struct exec *x, const struct block *block, const struct matrix *weights,
-    struct zimage_lane *lane, int64_t rows)
+    struct dit_lane *lane, int64_t rows)
 {
     const struct zimage_config *config = block->config;
     struct matrix hidden = matrix_rows(lane->hidden, 0, rows);
     struct matrix modulation = exec_alloc_float(x, 1, 4 * config->dim);
     struct attention_layer attention =
-        attention_of(config, weights, matrix_rows(lane->prompt->rope, 0, rows));
+        attention_of(config, weights, matrix_rows(lane->prompt->tables[ROPE].device, 0, rows));
     struct swiglu_layer swiglu = swiglu_of(config, weights);
 
     x->ops->linear(x->stream, modulation, lane->time, weights[LAYER_MODULATION],
@@ -138,7 +144,7 @@ static void modulated_layer(struct exec *x, const struct block *block, const str
 static void noise_layer(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
-    struct zimage_lane *l = lane;
+    struct dit_lane *l = lane;
 
     modulated_layer(x, block, weights, l, l->prompt->image_padded);
 }
@@ -146,7 +152,7 @@ static void noise_layer(
 static void joint_layer(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
-    struct zimage_lane *l = lane;
+    struct dit_lane *l = lane;
 
     modulated_layer(x, block, weights, l, l->hidden.rows);
 }
@@ -164,15 +170,12 @@ static void context_begin(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct zimage_config *config = block->config;
-    struct zimage_prompt *p = lane;
+    struct dit_prompt *p = lane;
     struct matrix features;
 
-    p->times = exec_alloc_float(x, p->steps, ZIMAGE_FREQUENCIES);
-    p->rope = exec_alloc_float(x, p->image_padded + p->padded, config->head_dim);
+    dit_upload(x, p);
     p->context = exec_alloc_float(x, p->padded, config->dim);
-    features = exec_alloc_float(x, p->tokens, config->cap_dim);
-    exec_upload(x, p->times, p->host_times);
-    exec_upload(x, p->rope, p->host_rope);
+    features = exec_alloc_float(x, p->tokens, config->base.width);
     exec_upload(x, features, p->features);
 
     x->ops->rms_norm(
@@ -187,20 +190,20 @@ static void step_begin(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct zimage_config *config = block->config;
-    struct zimage_lane *l = lane;
-    const struct zimage_prompt *p = l->prompt;
+    struct dit_lane *l = lane;
+    const struct dit_prompt *p = l->prompt;
     struct matrix patches, inner;
 
     l->time = exec_alloc_float(x, 1, config->t_dim);
     inner = exec_alloc_float(x, 1, config->t_mid);
-    x->ops->linear(x->stream, inner, matrix_rows(p->times, l->step, 1), weights[STEP_T1],
-        weights[STEP_T1_BIAS]);
+    x->ops->linear(x->stream, inner, matrix_rows(p->tables[TIMES].device, l->step, 1),
+        weights[STEP_T1], weights[STEP_T1_BIAS]);
     x->ops->activate(x->stream, inner, inner, ACTIVATION_SILU);
     x->ops->linear(x->stream, l->time, inner, weights[STEP_T2], weights[STEP_T2_BIAS]);
     exec_free(x, &inner);
 
     l->hidden = exec_alloc_float(x, p->image_padded + p->padded, config->dim);
-    patches = exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->channels);
+    patches = exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->base.channels);
     x->ops->patchify(x->stream, patches, l->latent, p->height, p->width, ZIMAGE_PATCH);
     x->ops->linear(x->stream, matrix_rows(l->hidden, 0, p->image_tokens), patches, weights[STEP_X],
         weights[STEP_X_BIAS]);
@@ -213,12 +216,12 @@ static void step_end(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct zimage_config *config = block->config;
-    struct zimage_lane *l = lane;
-    const struct zimage_prompt *p = l->prompt;
+    struct dit_lane *l = lane;
+    const struct dit_prompt *p = l->prompt;
     struct matrix image = matrix_rows(l->hidden, 0, p->image_tokens);
     struct matrix scale = exec_alloc_float(x, 1, config->dim);
     struct matrix patches =
-        exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->channels);
+        exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->base.channels);
 
     x->ops->activate(x->stream, l->time, l->time, ACTIVATION_SILU);
     x->ops->linear(
@@ -230,13 +233,7 @@ static void step_end(
     x->ops->blend(x->stream, l->velocity, 0.0f, l->latent, -1.0f);
     exec_free(x, &patches);
     exec_free(x, &scale);
-    zimage_lane_fini(x, l);
-}
-
-void zimage_lane_fini(struct exec *x, struct zimage_lane *lane)
-{
-    exec_free(x, &lane->hidden);
-    exec_free(x, &lane->time);
+    dit_lane_fini(x, l);
 }
 
 /* ---- prompts ---- */
@@ -246,11 +243,23 @@ static int64_t padded(int64_t tokens)
     return (tokens + ZIMAGE_TOKEN_MULTIPLE - 1) / ZIMAGE_TOKEN_MULTIPLE * ZIMAGE_TOKEN_MULTIPLE;
 }
 
+static void measure(struct dit_prompt *p)
+{
+    const struct zimage_config *c = zimage_of(p->config);
+
+    p->padded = padded(p->tokens);
+    p->image_padded = padded(p->image_tokens);
+    p->tables[TIMES].rows = p->steps;
+    p->tables[TIMES].cols = ZIMAGE_FREQUENCIES;
+    p->tables[ROPE].rows = p->image_padded + p->padded;
+    p->tables[ROPE].cols = c->head_dim;
+}
+
 /* Positions: caption token i at (1 + i, 0, 0), pad tokens included; image token (row, column) at
  * (1 + caption tokens, row, column), its pad tokens at (0, 0, 0). */
-static enum shoal_status fill_rope(struct zimage_prompt *p, struct shoal_error *error)
+static enum shoal_status fill_rope(struct dit_prompt *p, struct shoal_error *error)
 {
-    const struct zimage_config *c = p->config;
+    const struct zimage_config *c = zimage_of(p->config);
     int64_t columns = p->width / ZIMAGE_PATCH, pairs = c->head_dim / 2, first = 0;
     double *frequencies = mem_calloc((size_t)pairs, sizeof *frequencies);
 
@@ -259,7 +268,7 @@ static enum shoal_status fill_rope(struct zimage_prompt *p, struct shoal_error *
         int64_t count = c->axes[axis] / 2;
 
         rope_frequencies(frequencies, c->axes[axis], c->theta);
-        for (int64_t t = 0; t < p->image_padded + p->padded; t++) {
+        for (int64_t t = 0; t < p->tables[ROPE].rows; t++) {
             int64_t place[3] = {0, 0, 0};
 
             if (t >= p->image_padded) {
@@ -269,7 +278,8 @@ static enum shoal_status fill_rope(struct zimage_prompt *p, struct shoal_error *
                 place[1] = t / columns;
                 place[2] = t % columns;
             }
-            rope_row(p->host_rope + t * c->head_dim, pairs, first, count, frequencies, place[axis]);
+            rope_row(p->tables[ROPE].host + t * c->head_dim, pairs, first, count, frequencies,
+                place[axis]);
         }
         first += count;
     }
@@ -277,83 +287,13 @@ static enum shoal_status fill_rope(struct zimage_prompt *p, struct shoal_error *
     return SHOAL_OK;
 }
 
-static enum shoal_status check_spec(
-    const struct zimage_prompt_spec *spec, struct shoal_error *error)
+static enum shoal_status fill(
+    struct dit_prompt *p, const struct dit_prompt_spec *spec, struct shoal_error *error)
 {
-    int64_t limit = MAX_TOKENS * ZIMAGE_PATCH;
-
-    if (spec->tokens < 1 || spec->tokens > MAX_TOKENS)
-        FAIL(error, SHOAL_E_INVALID, "a prompt of %lld tokens: it must have 1 to %d",
-            (long long)spec->tokens, MAX_TOKENS);
-    if (spec->height < 1 || spec->width < 1 || spec->height % ZIMAGE_PATCH ||
-        spec->width % ZIMAGE_PATCH || spec->height > limit || spec->width > limit ||
-        spec->height / ZIMAGE_PATCH * (spec->width / ZIMAGE_PATCH) > MAX_TOKENS)
-        FAIL(error, SHOAL_E_INVALID,
-            "a latent of %lld x %lld: its sides must be multiples of %d, and it may have %d "
-            "patches",
-            (long long)spec->height, (long long)spec->width, ZIMAGE_PATCH, MAX_TOKENS);
-    if (spec->steps < 1 || spec->steps > MAX_STEPS)
-        FAIL(error, SHOAL_E_INVALID, "%d steps: they must be 1 to %d", (int)spec->steps, MAX_STEPS);
-    return SHOAL_OK;
-}
-
-enum shoal_status zimage_prompt_create(const struct model *model,
-    const struct zimage_prompt_spec *spec, struct zimage_prompt **prompt, struct shoal_error *error)
-{
-    const struct zimage_config *config = model->config;
-    struct zimage_prompt *p;
-    enum shoal_status status = SHOAL_E_MEMORY;
-
-    *prompt = NULL;
-    TRY(check_spec(spec, error));
-    p = mem_calloc(1, sizeof *p);
-    if (!p) FAIL_MEMORY(error);
-    p->config = config;
-    p->tokens = spec->tokens;
-    p->padded = padded(spec->tokens);
-    p->height = spec->height;
-    p->width = spec->width;
-    p->image_tokens = spec->height / ZIMAGE_PATCH * (spec->width / ZIMAGE_PATCH);
-    p->image_padded = padded(p->image_tokens);
-    p->steps = spec->steps;
-    p->features = spec->features;
-    *prompt = p;
-    if (!spec->features) return SHOAL_OK; /* only counted: nothing is copied */
-    p->host_rope =
-        mem_calloc((size_t)(p->image_padded + p->padded), (size_t)config->head_dim * sizeof(float));
-    p->host_times = mem_calloc((size_t)p->steps, ZIMAGE_FREQUENCIES * sizeof(float));
-    if (!p->host_rope || !p->host_times) {
-        error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
-        goto fail;
-    }
-    TRY_OR_FAIL(fill_rope(p, error));
     for (int32_t i = 0; i < p->steps; i++)
-        timestep_sinusoid(p->host_times + (int64_t)i * ZIMAGE_FREQUENCIES, ZIMAGE_FREQUENCIES,
-            spec->times[i] * config->t_scale);
-    return SHOAL_OK;
-
-fail:
-    mem_free(p->host_times);
-    mem_free(p->host_rope);
-    mem_free(p);
-    *prompt = NULL;
-    return status;
-}
-
-void zimage_prompt_destroy(struct exec *x, struct zimage_prompt **prompt)
-{
-    struct zimage_prompt *p = *prompt;
-
-    if (!p) return;
-    if (x) {
-        exec_free(x, &p->context);
-        exec_free(x, &p->rope);
-        exec_free(x, &p->times);
-    }
-    mem_free(p->host_times);
-    mem_free(p->host_rope);
-    mem_free(p);
-    *prompt = NULL;
+        timestep_sinusoid(p->tables[TIMES].host + (int64_t)i * ZIMAGE_FREQUENCIES,
+            ZIMAGE_FREQUENCIES, zimage_time(spec->sigmas[i]) * zimage_of(p->config)->t_scale);
+    return fill_rope(p, error);
 }
 
 /* ---- opening ---- */
@@ -397,12 +337,27 @@ static void read_axes(struct source *s, struct zimage_config *c)
             checkpoint_path(s->checkpoint));
 }
 
+static const struct dit_family family = {
+    .patch = ZIMAGE_PATCH,
+    .text = {.before = "<|im_start|>user\n",
+        .after = "<|im_end|>\n<|im_start|>assistant\n",
+        .most = 512,
+        .state = TEXT_BEFORE_LAST,
+        .families = {"qwen3"}},
+    /* Z-Image-Turbo's. */
+    .sampling = {.width = 1024, .height = 1024, .steps = 8, .cfg = 1, .shift = 3},
+    .measure = measure,
+    .fill = fill,
+};
+
 static void read_config(struct source *s, void *config)
 {
     struct zimage_config *c = config;
+
+    c->base.family = &family;
     c->dim = source_dim(s, "cap_embedder.1.weight", 0);
-    c->cap_dim = source_dim(s, "cap_embedder.1.weight", 1);
-    c->channels = source_dim(s, X_EMBEDDER, 1) / (ZIMAGE_PATCH * ZIMAGE_PATCH);
+    c->base.width = source_dim(s, "cap_embedder.1.weight", 1);
+    c->base.channels = source_dim(s, X_EMBEDDER, 1) / (ZIMAGE_PATCH * ZIMAGE_PATCH);
     c->head_dim = (int32_t)source_dim(s, Q_NORM, 0);
     c->heads = (int32_t)(c->dim / c->head_dim);
     c->ffn_dim = source_dim(s, "layers.0.feed_forward.w1.weight", 0);
@@ -416,8 +371,8 @@ static void read_config(struct source *s, void *config)
     c->norm_eps = (float)source_number(s, "norm_eps", 1e-5, 1e-12, 0.1);
 
     source_agrees(s, "dim", c->dim, "cap_embedder.1.weight");
-    source_agrees(s, "cap_feat_dim", c->cap_dim, "cap_embedder.1.weight");
-    source_agrees(s, "in_channels", c->channels, "x_embedder.weight");
+    source_agrees(s, "cap_feat_dim", c->base.width, "cap_embedder.1.weight");
+    source_agrees(s, "in_channels", c->base.channels, "x_embedder.weight");
     source_agrees(s, "n_heads", c->heads, "layers.0.attention.norm_q.weight");
     source_agrees(s, "n_kv_heads", c->heads, "layers.0.attention.norm_q.weight");
     source_agrees(s, "n_layers", c->layers, "layers.*");
@@ -427,7 +382,7 @@ static void read_config(struct source *s, void *config)
     source_requires_null(s, "siglip_feat_dim");
     require_one(s, "all_patch_size", ZIMAGE_PATCH);
     require_one(s, "all_f_patch_size", 1);
-    if (!s->status && (c->dim % c->head_dim || c->head_dim % 2 || c->channels < 1))
+    if (!s->status && (c->dim % c->head_dim || c->head_dim % 2 || c->base.channels < 1))
         s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
             "%s: a width of %lld in heads of %d", checkpoint_path(s->checkpoint), (long long)c->dim,
             (int)c->head_dim);
@@ -466,12 +421,12 @@ static void build_layers(struct model_builder *b, const struct zimage_config *c,
 static void build(struct model_builder *b, const void *config)
 {
     const struct zimage_config *c = config;
-    int64_t patch = ZIMAGE_PATCH * ZIMAGE_PATCH * c->channels;
+    int64_t patch = ZIMAGE_PATCH * ZIMAGE_PATCH * c->base.channels;
     int32_t context, step;
 
     context = builder_block(b, NULL, 0, "context embedder", "");
-    builder_weight(b, "cap_embedder.0.weight", 1, c->cap_dim);
-    builder_weight(b, "cap_embedder.1.weight", c->dim, c->cap_dim);
+    builder_weight(b, "cap_embedder.0.weight", 1, c->base.width);
+    builder_weight(b, "cap_embedder.1.weight", c->dim, c->base.width);
     builder_weight(b, "cap_embedder.1.bias", 1, c->dim);
     builder_weight(b, "cap_pad_token", 1, c->dim);
 
@@ -512,7 +467,7 @@ static void build(struct model_builder *b, const void *config)
 enum shoal_status zimage_open(const struct checkpoint *checkpoint, const char *config_path,
     struct model **model, struct shoal_error *error)
 {
-    const struct source_family family = {
+    const struct source_family source = {
         .name = "z-image",
         .key = "cap_embedder.1.weight",
         .type_key = "_class_name",
@@ -522,5 +477,5 @@ enum shoal_status zimage_open(const struct checkpoint *checkpoint, const char *c
         .build = build,
     };
 
-    return source_open(&family, checkpoint, config_path, model, error);
+    return source_open(&source, checkpoint, config_path, model, error);
 }

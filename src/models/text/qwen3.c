@@ -1,9 +1,8 @@
 /*
  * Qwen3 as a text encoder: opening it, its lanes and its forward functions.
  *
- * What diffusion models read of it is hidden_states[-2]: of n layers, the output of the last but
- * one, so layers 0 .. n - 2 are run, without the final norm. The embedding table is the largest
- * tensor by far and a prompt needs a few of its rows, so these are read from the file.
+ * What most diffusion models read of it is hidden_states[-2]: of n layers, the output of the last
+ * but one, so layers 0 .. n - 2 are run, without the final norm.
  */
 #include "models/text/qwen3.h"
 
@@ -12,12 +11,11 @@
 #include "layers/rope.h"
 #include "layers/swiglu.h"
 #include "models/source.h"
-#include "tensor/quant.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_TOKENS (1 << 16)
+enum { ROPE }; /* a lane's only table */
 
 enum {
     LAYER_NORM1,
@@ -37,26 +35,18 @@ const struct qwen3_config *qwen3_config(const struct model *model)
     return model->config;
 }
 
-/* ---- forward ---- */
-
-static void encode_begin(
-    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+static const struct qwen3_config *qwen3_of(const struct text_config *base)
 {
-    struct qwen3_lane *l = lane;
-
-    (void)block;
-    (void)weights;
-    l->rope = exec_alloc_float(x, l->tokens, l->config->head_dim);
-    l->hidden = exec_alloc_float(x, l->tokens, l->config->hidden);
-    exec_upload(x, l->rope, l->host_rope);
-    exec_upload(x, l->hidden, l->host_embedded);
+    return (const struct qwen3_config *)base;
 }
+
+/* ---- forward ---- */
 
 static void layer_forward(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct qwen3_config *config = block->config;
-    struct qwen3_lane *l = lane;
+    struct text_lane *l = lane;
     struct attention_layer attention = {
         .heads = config->heads,
         .kv_heads = config->kv_heads,
@@ -68,7 +58,7 @@ static void layer_forward(
         .q_norm = weights[LAYER_Q_NORM],
         .k_norm = weights[LAYER_K_NORM],
         .out = weights[LAYER_OUT],
-        .rope = l->rope,
+        .rope = l->tables[ROPE].device,
         .layout = ROPE_HALF,
         .causal = true,
     };
@@ -87,111 +77,52 @@ static void layer_forward(
 static void encode_end(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
-    struct qwen3_lane *l = lane;
-
     (void)block;
     (void)weights;
-    exec_download(x, l->features, l->hidden);
-    exec_free(x, &l->hidden);
-    exec_free(x, &l->rope);
+    text_finish(x, lane);
+}
+
+/* The final norm's weight is the globals' only one. */
+static void encode_all_end(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
+    struct text_lane *l = lane;
+
+    (void)block;
+    x->ops->rms_norm(
+        x->stream, l->hidden, l->hidden, weights[0], MATRIX_NONE, qwen3_of(l->config)->norm_eps);
+    text_finish(x, l);
 }
 
 /* ---- lanes ---- */
 
-/* Row ids[t] of the embedding table for every token. */
-static enum shoal_status embed(const struct qwen3_config *c, const int32_t *ids, int64_t tokens,
-    float *embedded, struct shoal_error *error)
+static void measure(struct text_lane *l)
 {
-    uint64_t row_bytes = (uint64_t)dtype_bytes(c->embedding->dtype, c->hidden);
-    void *row = mem_alloc((size_t)row_bytes);
-    enum shoal_status status = SHOAL_OK;
-
-    if (!row) FAIL_MEMORY(error);
-    for (int64_t t = 0; t < tokens && !status; t++) {
-        if (ids[t] < 0 || ids[t] >= c->vocabulary) {
-            status = error_set(error, SHOAL_E_FORMAT, __FILE__, __LINE__,
-                "the tokenizer gives token %d, but %s in %s has %lld rows: they are not of the "
-                "same model",
-                (int)ids[t], c->embedding->name, c->embedding->file->path,
-                (long long)c->vocabulary);
-            break;
-        }
-        status = file_read_at(c->embedding->file,
-            c->embedding->offset + (uint64_t)ids[t] * row_bytes, row, row_bytes, error);
-        if (!status)
-            quant_widen(embedded + t * c->hidden, row, c->embedding->dtype, c->embedding_scale, 0,
-                c->hidden);
-    }
-    mem_free(row);
-    return status;
+    l->tables[ROPE].rows = l->tokens;
+    l->tables[ROPE].cols = qwen3_of(l->config)->head_dim;
 }
 
-static enum shoal_status fill_rope(struct qwen3_lane *l, struct shoal_error *error)
+static enum shoal_status fill(struct text_lane *l, struct shoal_error *error)
 {
-    int64_t pairs = l->config->head_dim / 2;
+    const struct qwen3_config *c = qwen3_of(l->config);
+    int64_t pairs = c->head_dim / 2;
     double *frequencies = mem_calloc((size_t)pairs, sizeof *frequencies);
 
     if (!frequencies) FAIL_MEMORY(error);
-    rope_frequencies_single(frequencies, l->config->head_dim, l->config->theta);
+    rope_frequencies_single(frequencies, c->head_dim, c->theta);
     for (int64_t t = 0; t < l->tokens; t++)
-        rope_row(l->host_rope + t * 2 * pairs, pairs, 0, pairs, frequencies, t);
+        rope_row(l->tables[ROPE].host + t * 2 * pairs, pairs, 0, pairs, frequencies, t);
     mem_free(frequencies);
     return SHOAL_OK;
 }
 
-enum shoal_status qwen3_lane_create(const struct model *model, const int32_t *ids, int64_t tokens,
-    struct qwen3_lane **lane, struct shoal_error *error)
-{
-    const struct qwen3_config *config = model->config;
-    struct qwen3_lane *l;
-    enum shoal_status status = SHOAL_E_MEMORY;
-
-    *lane = NULL;
-    if (tokens < 1 || tokens > MAX_TOKENS)
-        FAIL(error, SHOAL_E_INVALID, "a prompt of %lld tokens: it must have 1 to %d",
-            (long long)tokens, MAX_TOKENS);
-    l = mem_calloc(1, sizeof *l);
-    if (!l) FAIL_MEMORY(error);
-    l->config = config;
-    l->tokens = tokens;
-    l->host_embedded = mem_calloc((size_t)tokens, (size_t)config->hidden * sizeof(float));
-    l->host_rope = mem_calloc((size_t)tokens, (size_t)config->head_dim * sizeof(float));
-    l->features = mem_calloc((size_t)tokens, (size_t)config->hidden * sizeof(float));
-    if (!l->host_embedded || !l->host_rope || !l->features) {
-        error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
-        goto fail;
-    }
-    TRY_OR_FAIL(fill_rope(l, error));
-    if (ids) TRY_OR_FAIL(embed(config, ids, tokens, l->host_embedded, error));
-    *lane = l;
-    return SHOAL_OK;
-
-fail:
-    qwen3_lane_destroy(NULL, &l);
-    return status;
-}
-
-void qwen3_lane_destroy(struct exec *x, struct qwen3_lane **lane)
-{
-    struct qwen3_lane *l = *lane;
-
-    if (!l) return;
-    if (x) {
-        exec_free(x, &l->hidden);
-        exec_free(x, &l->rope);
-    }
-    mem_free(l->features);
-    mem_free(l->host_rope);
-    mem_free(l->host_embedded);
-    mem_free(l);
-    *lane = NULL;
-}
+static const struct text_family family = {.measure = measure, .fill = fill};
 
 /* ---- opening ---- */
 
 /*
- * Layers to run. A file may leave out the last one, which is never run: the config tells, or the
- * final norm, which comes with the last layer.
+ * Layers before the last. A file may leave out the last one, which some models never run: the
+ * config tells, or the final norm, which comes with the last layer.
  */
 static int32_t layers_run(struct source *s)
 {
@@ -241,24 +172,10 @@ static double read_theta(struct source *s)
     return theta;
 }
 
-static void check_embedding(struct source *s, const struct qwen3_config *c)
+static void check_variants(struct source *s)
 {
-    const struct checkpoint_tensor *e = c->embedding;
-    char shown[SHAPE_TEXT_BYTES];
-
     if (s->status) return;
-    if (!dtype_computes(e->dtype) || e->shape.rank != 2 || e->shape.dim[1] != c->hidden ||
-        c->hidden % dtype_block_elements(e->dtype))
-        s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
-            "%s: tensor %s is %s %s, but must have %lld columns, of one of " DTYPES_COMPUTED_TEXT,
-            e->file->path, e->name, dtype_name(e->dtype), shape_format(shown, &e->shape),
-            (long long)c->hidden);
-    else if (e->packed)
-        s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
-            "%s: tensor %s is packed, but rows are read from it one by one: convert the original "
-            "with shoal convert, which leaves it as it is",
-            e->file->path, e->name);
-    else if (source_tensor(s, "layers.0.self_attn.q_proj.bias"))
+    if (source_tensor(s, "layers.0.self_attn.q_proj.bias"))
         s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
             "%s: its attention has biases, which Qwen3's has not", checkpoint_path(s->checkpoint));
     else if (checkpoint_find(s->checkpoint, "rope_freqs.weight"))
@@ -271,19 +188,23 @@ static void check_embedding(struct source *s, const struct qwen3_config *c)
 static void read_config(struct source *s, void *config)
 {
     struct qwen3_config *c = config;
-    c->vocabulary = source_dim(s, "embed_tokens.weight", 0);
-    c->hidden = source_dim(s, "layers.0.input_layernorm.weight", 0);
+
+    c->base.family = &family;
+    c->base.width = source_dim(s, "layers.0.input_layernorm.weight", 0);
+    text_read_embedding(s, "embed_tokens.weight", &c->base);
     c->head_dim = (int32_t)source_dim(s, "layers.0.self_attn.q_norm.weight", 0);
     c->heads = (int32_t)(source_dim(s, "layers.0.self_attn.q_proj.weight", 0) / c->head_dim);
     c->kv_heads = (int32_t)(source_dim(s, "layers.0.self_attn.k_proj.weight", 0) / c->head_dim);
     c->ffn_dim = source_dim(s, "layers.0.mlp.gate_proj.weight", 0);
     c->layers = layers_run(s);
+    c->whole = source_count(s, "layers.") > c->layers && source_tensor(s, "norm.weight");
+    c->base.pass[TEXT_BEFORE_LAST] = 0;
+    c->base.pass[TEXT_LAST] = c->whole ? 1 : -1;
     c->theta = read_theta(s);
     c->norm_eps = (float)source_number(s, "rms_norm_eps", 1e-6, 1e-12, 0.1);
-    c->embedding = source_tensor(s, "embed_tokens.weight");
 
-    source_agrees(s, "vocab_size", c->vocabulary, "embed_tokens.weight");
-    source_agrees(s, "hidden_size", c->hidden, "layers.0.input_layernorm.weight");
+    source_agrees(s, "vocab_size", c->base.vocabulary, "embed_tokens.weight");
+    source_agrees(s, "hidden_size", c->base.width, "layers.0.input_layernorm.weight");
     source_agrees(s, "head_dim", c->head_dim, "layers.0.self_attn.q_norm.weight");
     source_agrees(s, "num_attention_heads", c->heads, "layers.0.self_attn.q_proj.weight");
     source_agrees(s, "num_key_value_heads", c->kv_heads, "layers.0.self_attn.k_proj.weight");
@@ -298,38 +219,50 @@ static void read_config(struct source *s, void *config)
         s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
             "%s: %d query heads for %d key heads of %d", checkpoint_path(s->checkpoint),
             (int)c->heads, (int)c->kv_heads, (int)c->head_dim);
-    check_embedding(s, c);
-    if (!s->status)
-        s->status = scales_find(&s->scales, c->embedding, &c->embedding_scale, s->error);
+    check_variants(s);
 }
 
+static void build_layer(struct model_builder *b, const struct qwen3_config *c, int32_t i)
+{
+    int64_t q_dim = (int64_t)c->heads * c->head_dim, kv_dim = (int64_t)c->kv_heads * c->head_dim;
+    char name[64], key_prefix[64];
+
+    snprintf(name, sizeof name, "layers.%d", (int)i);
+    snprintf(key_prefix, sizeof key_prefix, "layers.%d.", (int)i);
+    builder_block(b, layer_forward, i, name, key_prefix);
+    builder_weight(b, "input_layernorm.weight", 1, c->base.width);
+    builder_stack(b, "self_attn.q_proj.weight+self_attn.k_proj.weight+self_attn.v_proj.weight",
+        (const int64_t[]){q_dim, kv_dim, kv_dim}, ATTENTION_PARTS, c->base.width);
+    builder_weight(b, "self_attn.q_norm.weight", 1, c->head_dim);
+    builder_weight(b, "self_attn.k_norm.weight", 1, c->head_dim);
+    builder_weight(b, "self_attn.o_proj.weight", c->base.width, q_dim);
+    builder_weight(b, "post_attention_layernorm.weight", 1, c->base.width);
+    builder_weight(b, "mlp.gate_proj.weight", c->ffn_dim, c->base.width);
+    builder_weight(b, "mlp.up_proj.weight", c->ffn_dim, c->base.width);
+    builder_weight(b, "mlp.down_proj.weight", c->base.width, c->ffn_dim);
+}
+
+/* Two passes over the same layers: before the last, and to the end, for which a file that holds
+ * the last one is needed. */
 static void build(struct model_builder *b, const void *config)
 {
     const struct qwen3_config *c = config;
-    int64_t q_dim = (int64_t)c->heads * c->head_dim, kv_dim = (int64_t)c->kv_heads * c->head_dim;
+    struct pass before = {.name = "encode",
+        .count = c->layers,
+        .globals = -1,
+        .begin = text_begin,
+        .end = encode_end};
+    struct pass whole = before;
 
-    for (int32_t i = 0; i < c->layers; i++) {
-        char name[64], key_prefix[64];
-
-        snprintf(name, sizeof name, "layers.%d", (int)i);
-        snprintf(key_prefix, sizeof key_prefix, "layers.%d.", (int)i);
-        builder_block(b, layer_forward, i, name, key_prefix);
-        builder_weight(b, "input_layernorm.weight", 1, c->hidden);
-        builder_stack(b, "self_attn.q_proj.weight+self_attn.k_proj.weight+self_attn.v_proj.weight",
-            (const int64_t[]){q_dim, kv_dim, kv_dim}, ATTENTION_PARTS, c->hidden);
-        builder_weight(b, "self_attn.q_norm.weight", 1, c->head_dim);
-        builder_weight(b, "self_attn.k_norm.weight", 1, c->head_dim);
-        builder_weight(b, "self_attn.o_proj.weight", c->hidden, q_dim);
-        builder_weight(b, "post_attention_layernorm.weight", 1, c->hidden);
-        builder_weight(b, "mlp.gate_proj.weight", c->ffn_dim, c->hidden);
-        builder_weight(b, "mlp.up_proj.weight", c->ffn_dim, c->hidden);
-        builder_weight(b, "mlp.down_proj.weight", c->hidden, c->ffn_dim);
-    }
-    builder_pass(b, (struct pass){.name = "encode",
-                        .count = c->layers,
-                        .globals = -1,
-                        .begin = encode_begin,
-                        .end = encode_end});
+    for (int32_t i = 0; i < c->layers + c->whole; i++)
+        build_layer(b, c, i);
+    builder_pass(b, before);
+    if (!c->whole) return;
+    whole.count++;
+    whole.globals = builder_block(b, NULL, 0, "final norm", "");
+    builder_weight(b, "norm.weight", 1, c->base.width);
+    whole.end = encode_all_end;
+    builder_pass(b, whole);
 }
 
 static const struct source_key gguf_keys[] = {
@@ -350,7 +283,7 @@ static const struct source_key gguf_keys[] = {
 enum shoal_status qwen3_open(const struct checkpoint *checkpoint, const char *config_path,
     struct model **model, struct shoal_error *error)
 {
-    const struct source_family family = {
+    const struct source_family source = {
         .name = "qwen3",
         .key = "layers.0.self_attn.q_norm.weight",
         .type_key = "model_type",
@@ -362,5 +295,5 @@ enum shoal_status qwen3_open(const struct checkpoint *checkpoint, const char *co
         .build = build,
     };
 
-    return source_open(&family, checkpoint, config_path, model, error);
+    return source_open(&source, checkpoint, config_path, model, error);
 }

@@ -16,8 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_LATENT_CHANNELS 64
-
 const struct klvae_config *klvae_config(const struct model *model)
 {
     return model->config;
@@ -30,22 +28,22 @@ static void conv_in(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct klvae_config *config = block->config;
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     const struct matrix *conv_weights = weights + (config->post_quant ? 2 : 0);
     struct picture input = {l->latent, l->height, l->width, 0};
     struct picture latent = {MATRIX_NONE, l->height, l->width, 0};
-    struct matrix affine = exec_alloc_float(x, 2, config->latent_channels);
+    struct matrix affine = exec_alloc_float(x, 2, config->base.latent_channels);
 
-    for (int64_t c = 0; c < config->latent_channels; c++) {
+    for (int64_t c = 0; c < config->base.latent_channels; c++) {
         l->host_affine[c] = 1.0f / config->scaling;
-        l->host_affine[config->latent_channels + c] = config->shift;
+        l->host_affine[config->base.latent_channels + c] = config->shift;
     }
     exec_upload(x, affine, l->host_affine);
     l->hidden_height = l->height;
     l->hidden_width = l->width;
     l->hidden = exec_alloc(x, conv_weights[0].rows, l->height * l->width);
     if (config->post_quant) {
-        latent.rows = exec_alloc(x, config->latent_channels, l->height * l->width);
+        latent.rows = exec_alloc(x, config->base.latent_channels, l->height * l->width);
         picture_convolve(x, latent, input, weights, (struct conv){.affine = affine});
         input = latent;
     }
@@ -59,7 +57,7 @@ static void conv_in(
 static void upsample(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     struct picture small = picture_of(l);
 
     (void)block;
@@ -205,7 +203,7 @@ static void shrink_finish(struct exec *x, const struct block *block, const struc
 }
 
 /* How it works, by what the lane may take. */
-static void shrink_choose(struct exec *x, struct klvae_lane *l, struct shrink *s)
+static void shrink_choose(struct exec *x, struct vae_lane *l, struct shrink *s)
 {
     int64_t height = 2 * s->small.height, pixels = 4 * s->small.rows.cols;
     int64_t outs = s->resnet[RESNET_CONV1].rows;
@@ -226,7 +224,7 @@ static void upsample_and_shrink(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct klvae_config *config = block->config;
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     struct shrink s = {.up = weights, .resnet = weights + 2, .groups = config->groups};
     int64_t outs = s.resnet[RESNET_CONV1].rows;
 
@@ -254,7 +252,7 @@ static void upsample_and_shrink(
 static void conv_out(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     struct picture hidden = picture_of(l);
     struct matrix affine;
 
@@ -269,17 +267,12 @@ static void conv_out(
 static void decode_end(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
 
     (void)block;
     (void)weights;
     exec_download(x, l->image, l->hidden);
-    klvae_lane_fini(x, l);
-}
-
-void klvae_lane_fini(struct exec *x, struct klvae_lane *lane)
-{
-    exec_free(x, &lane->hidden);
+    vae_lane_fini(x, l);
 }
 
 /* ---- opening ---- */
@@ -318,7 +311,7 @@ static int64_t conv1_dim(
 /* What the config says that shapes do not. FLUX.1's values stand in where there is none. */
 static void read_numbers(struct source *s, struct klvae_config *c)
 {
-    bool known = c->latent_channels == 16;
+    bool known = c->base.latent_channels == 16;
 
     c->groups = (int32_t)source_number(s, "norm_num_groups", 32, 1, 1024);
     c->scaling = (float)source_number(s, "scaling_factor", known ? 0.3611 : 0.0, 1e-6, 1e6);
@@ -328,7 +321,7 @@ static void read_numbers(struct source *s, struct klvae_config *c)
         s->status = error_set(s->error, SHOAL_E_MISSING, __FILE__, __LINE__,
             "%s: a VAE of %lld latent channels; its \"scaling_factor\" is known only from a "
             "config.json, and there is none beside it that says it",
-            checkpoint_path(s->checkpoint), (long long)c->latent_channels);
+            checkpoint_path(s->checkpoint), (long long)c->base.latent_channels);
     for (int32_t i = 0; i < c->levels; i++)
         if (!s->status && c->channels[i] % c->groups)
             s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
@@ -342,7 +335,7 @@ static void check_config(struct source *s, const struct klvae_config *c)
     int64_t said[KLVAE_MAX_LEVELS];
     int32_t count = source_integers(s, "block_out_channels", said, KLVAE_MAX_LEVELS, 1, 1 << 24);
 
-    source_agrees(s, "latent_channels", c->latent_channels, "decoder.conv_in.weight");
+    source_agrees(s, "latent_channels", c->base.latent_channels, "decoder.conv_in.weight");
     source_agrees(s, "layers_per_block", c->resnets - 1, "decoder's resnets");
     source_agrees(s, "out_channels", 3, "decoder.conv_out.weight");
     source_requires_text(s, "act_fn", "silu");
@@ -359,21 +352,24 @@ static void check_config(struct source *s, const struct klvae_config *c)
 
 static void read_config(struct source *s, void *config)
 {
+    static const struct vae_family family = {.encoder_open = klvae_encoder_open};
     struct klvae_config *c = config;
+
+    c->base.family = &family;
     struct naming naming = {.ldm = source_tensor(s, PROBE_LDM) != NULL}, *n = &naming;
     char group[64];
 
     c->ldm_names = naming.ldm;
-    c->latent_channels = source_dim(s, "decoder.conv_in.weight", 1);
+    c->base.latent_channels = source_dim(s, "decoder.conv_in.weight", 1);
     c->levels = source_count(s, n->ldm ? "decoder.up." : "decoder.up_blocks.");
-    if (!s->status &&
-        (c->levels < 1 || c->levels > KLVAE_MAX_LEVELS || c->latent_channels > MAX_LATENT_CHANNELS))
+    if (!s->status && (c->levels < 1 || c->levels > KLVAE_MAX_LEVELS ||
+                          c->base.latent_channels > VAE_MAX_CHANNELS))
         s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
             "%s: a VAE of %d levels and %lld latent channels; this build runs up to %d and %d",
-            checkpoint_path(s->checkpoint), (int)c->levels, (long long)c->latent_channels,
-            KLVAE_MAX_LEVELS, MAX_LATENT_CHANNELS);
+            checkpoint_path(s->checkpoint), (int)c->levels, (long long)c->base.latent_channels,
+            KLVAE_MAX_LEVELS, VAE_MAX_CHANNELS);
     if (s->status) return;
-    c->factor = 1 << (c->levels - 1);
+    c->base.factor = 1 << (c->levels - 1);
     snprintf(group, sizeof group, n->ldm ? "decoder.up.%d.block." : "decoder.up_blocks.%d.resnets.",
         n->ldm ? c->levels - 1 : 0);
     c->resnets = source_count(s, group);
@@ -431,7 +427,7 @@ static void build(struct model_builder *b, const void *config)
 {
     const struct klvae_config *c = config;
     struct naming naming = {.ldm = c->ldm_names}, *n = &naming;
-    int64_t channels = c->channels[0], latent = c->latent_channels;
+    int64_t channels = c->channels[0], latent = c->base.latent_channels;
 
     builder_block(b, conv_in, 0, "conv in", "decoder.");
     if (c->post_quant) {

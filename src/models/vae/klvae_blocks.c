@@ -25,7 +25,7 @@ enum {
 
 /* ---- forward: pictures ---- */
 
-struct picture picture_of(const struct klvae_lane *l)
+struct picture picture_of(const struct vae_lane *l)
 {
     return (struct picture){l->hidden, l->hidden_height, l->hidden_width, 0};
 }
@@ -117,7 +117,7 @@ struct matrix picture_norm(
 #define STRIPS 16
 
 /* Rows of a strip; `height` if the picture is too small for strips. */
-int64_t strip_rows(const struct klvae_lane *l, int64_t height)
+int64_t strip_rows(const struct vae_lane *l, int64_t height)
 {
     int64_t rows = l->strip_rows;
 
@@ -131,7 +131,7 @@ uint64_t picture_bytes(const struct exec *x, int64_t channels, int64_t pixels)
 }
 
 /* Whether a block may take so much, if it could do with less. */
-bool klvae_may_take(struct klvae_lane *l, uint64_t bytes)
+bool klvae_may_take(struct vae_lane *l, uint64_t bytes)
 {
     if (l->whole_bytes && bytes > l->whole_bytes) return false;
     if (bytes > l->largest_bytes) l->largest_bytes = bytes;
@@ -181,7 +181,7 @@ void klvae_resnet(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct klvae_config *config = block->config;
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     struct picture hidden, inner;
     struct matrix affine, affine2, moments;
     struct conv conv1 = {.activation = ACTIVATION_SILU};
@@ -229,7 +229,7 @@ void klvae_resnet(
 void klvae_attention(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     int64_t channels = l->hidden.rows, pixels = l->hidden.cols;
     struct matrix tokens = exec_alloc(x, pixels, channels), qkv;
     struct matrix picture = exec_alloc(x, channels, pixels);

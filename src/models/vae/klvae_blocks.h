@@ -25,7 +25,7 @@ struct picture {
     int64_t height, width, first;
 };
 
-struct picture picture_of(const struct klvae_lane *l);
+struct picture picture_of(const struct vae_lane *l);
 
 /* Where rows [first, end) lie. */
 struct matrix picture_rows(const struct picture *p, int64_t first, int64_t end);
@@ -54,12 +54,12 @@ struct matrix picture_norm(
     struct exec *x, const struct block *block, struct picture p, const struct matrix *weights);
 
 /* Rows of a strip; `height` if the picture is too small for strips. */
-int64_t strip_rows(const struct klvae_lane *l, int64_t height);
+int64_t strip_rows(const struct vae_lane *l, int64_t height);
 
 uint64_t picture_bytes(const struct exec *x, int64_t channels, int64_t pixels);
 
 /* Whether a block may take so much, if it could do with less. */
-bool klvae_may_take(struct klvae_lane *l, uint64_t bytes);
+bool klvae_may_take(struct vae_lane *l, uint64_t bytes);
 
 /* Room for a strip of so many rows with its two more, or for all of a picture. */
 struct picture strip_alloc(

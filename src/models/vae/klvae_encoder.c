@@ -17,9 +17,9 @@ static void encode_in(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct klvae_config *config = block->config;
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     struct picture image = {
-        .height = config->factor * l->height, .width = config->factor * l->width};
+        .height = config->base.factor * l->height, .width = config->base.factor * l->width};
 
     l->hidden_height = image.height;
     l->hidden_width = image.width;
@@ -35,7 +35,7 @@ static void grow(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct klvae_config *config = block->config;
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     struct picture from = picture_of(l), out = from, inner;
     struct matrix affine = picture_norm(x, block, from, &weights[RESNET_NORM1]), affine2, moments;
     const struct conv conv1 = {.affine = affine, .activation = ACTIVATION_SILU};
@@ -88,7 +88,7 @@ static void grow(
 static void downsample(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     struct picture large = picture_of(l), small;
     int64_t channels = weights[0].rows, strip = strip_rows(l, large.height);
 
@@ -118,9 +118,9 @@ static void encode_out(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     const struct klvae_config *config = block->config;
-    struct klvae_lane *l = lane;
+    struct vae_lane *l = lane;
     struct picture hidden = picture_of(l), out = hidden;
-    int64_t channels = config->latent_channels;
+    int64_t channels = config->base.latent_channels;
     struct matrix affine = picture_norm(x, block, hidden, weights), scale;
 
     out.rows = l->hidden = exec_alloc_float(x, weights[2].rows, hidden.rows.cols);
@@ -151,7 +151,7 @@ static void encode_end(
 {
     (void)block;
     (void)weights;
-    klvae_lane_fini(x, lane);
+    vae_lane_fini(x, lane);
 }
 
 /* ---- opening ---- */
@@ -180,14 +180,14 @@ static void read_config(struct source *s, void *config)
     char key[64], name[128];
 
     c->ldm_names = source_tensor(s, PROBE_LDM) != NULL;
-    c->latent_channels = source_dim(s, "encoder.conv_out.weight", 0) / 2;
+    c->base.latent_channels = source_dim(s, "encoder.conv_out.weight", 0) / 2;
     c->levels = source_count(s, c->ldm_names ? "encoder.down." : "encoder.down_blocks.");
     if (!s->status && (c->levels < 1 || c->levels > KLVAE_MAX_LEVELS))
         s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
             "%s: an encoder of %d levels; this build runs up to %d", checkpoint_path(s->checkpoint),
             (int)c->levels, KLVAE_MAX_LEVELS);
     if (s->status) return;
-    c->factor = 1 << (c->levels - 1);
+    c->base.factor = 1 << (c->levels - 1);
     c->resnets =
         source_count(s, c->ldm_names ? "encoder.down.0.block." : "encoder.down_blocks.0.resnets.");
     for (int32_t i = 0; i < c->levels; i++) {
@@ -227,7 +227,7 @@ static void build_level(struct model_builder *b, const struct klvae_config *c, i
 static void build(struct model_builder *b, const void *config)
 {
     const struct klvae_config *c = config;
-    int64_t channels = c->channels[0], moments = 2 * c->latent_channels;
+    int64_t channels = c->channels[0], moments = 2 * c->base.latent_channels;
     char key[64];
 
     builder_block(b, encode_in, 0, "conv in", "encoder.");
@@ -265,12 +265,13 @@ static enum shoal_status match(struct model *model, const struct klvae_config *d
     c->groups = decoder->groups;
     c->scaling = decoder->scaling;
     c->shift = decoder->shift;
-    if (c->latent_channels != decoder->latent_channels || c->factor != decoder->factor)
+    if (c->base.latent_channels != decoder->base.latent_channels ||
+        c->base.factor != decoder->base.factor)
         FAIL(error, SHOAL_E_FORMAT,
             "%s: the VAE's encoder makes %lld latent channels at 1/%d of the size, its decoder "
             "takes %lld at 1/%d",
-            path, (long long)c->latent_channels, (int)c->factor,
-            (long long)decoder->latent_channels, (int)decoder->factor);
+            path, (long long)c->base.latent_channels, (int)c->base.factor,
+            (long long)decoder->base.latent_channels, (int)decoder->base.factor);
     for (int32_t i = 0; i < c->levels; i++)
         if (c->channels[i] % c->groups)
             FAIL(error, SHOAL_E_FORMAT,

@@ -1,0 +1,101 @@
+/* What diffusion transformers have in common. */
+#include "models/dit/dit.h"
+
+#include "base/memory.h"
+
+#define MAX_STEPS 100000
+
+static enum shoal_status check_spec(
+    const struct dit_family *family, const struct dit_prompt_spec *spec, struct shoal_error *error)
+{
+    int64_t patch = family->patch, limit = DIT_MAX_TOKENS * patch;
+
+    if (spec->tokens < 1 || spec->tokens > DIT_MAX_TOKENS)
+        FAIL(error, SHOAL_E_INVALID, "a prompt of %lld tokens: it must have 1 to %d",
+            (long long)spec->tokens, DIT_MAX_TOKENS);
+    if (spec->height < 1 || spec->width < 1 || spec->height % patch || spec->width % patch ||
+        spec->height > limit || spec->width > limit ||
+        spec->height / patch * (spec->width / patch) > DIT_MAX_TOKENS)
+        FAIL(error, SHOAL_E_INVALID,
+            "a latent of %lld x %lld: its sides must be multiples of %d, and it may have %d "
+            "patches",
+            (long long)spec->height, (long long)spec->width, (int)patch, DIT_MAX_TOKENS);
+    if (spec->steps < 1 || spec->steps > MAX_STEPS)
+        FAIL(error, SHOAL_E_INVALID, "%d steps: they must be 1 to %d", (int)spec->steps, MAX_STEPS);
+    return SHOAL_OK;
+}
+
+static enum shoal_status make_tables(
+    struct dit_prompt *p, const struct dit_prompt_spec *spec, struct shoal_error *error)
+{
+    for (int i = 0; i < DIT_TABLES; i++) {
+        struct dit_table *table = &p->tables[i];
+
+        if (!table->rows) continue;
+        table->host = mem_calloc((size_t)table->rows, (size_t)table->cols * sizeof(float));
+        if (!table->host) FAIL_MEMORY(error);
+    }
+    return p->config->family->fill(p, spec, error);
+}
+
+enum shoal_status dit_prompt_create(const struct model *model, const struct dit_prompt_spec *spec,
+    struct dit_prompt **prompt, struct shoal_error *error)
+{
+    const struct dit_config *config = dit_config(model);
+    const struct dit_family *family = config->family;
+    struct dit_prompt *p;
+    enum shoal_status status;
+
+    *prompt = NULL;
+    TRY(check_spec(family, spec, error));
+    p = mem_calloc(1, sizeof *p);
+    if (!p) FAIL_MEMORY(error);
+    p->config = config;
+    p->tokens = p->padded = spec->tokens;
+    p->ids = spec->id_count;
+    p->height = spec->height;
+    p->width = spec->width;
+    p->image_tokens = spec->height / family->patch * (spec->width / family->patch);
+    p->image_padded = p->image_tokens;
+    p->steps = spec->steps;
+    p->features = spec->features;
+    family->measure(p);
+    *prompt = p;
+    if (!spec->features) return SHOAL_OK; /* only counted: nothing is copied */
+    status = make_tables(p, spec, error);
+    if (status) dit_prompt_destroy(NULL, prompt);
+    return status;
+}
+
+void dit_prompt_destroy(struct exec *x, struct dit_prompt **prompt)
+{
+    struct dit_prompt *p = *prompt;
+
+    if (!p) return;
+    for (int i = 0; i < DIT_TABLES; i++) {
+        if (x) exec_free(x, &p->tables[i].device);
+        mem_free(p->tables[i].host);
+    }
+    if (x) exec_free(x, &p->context);
+    mem_free(p);
+    *prompt = NULL;
+}
+
+void dit_upload(struct exec *x, struct dit_prompt *p)
+{
+    for (int i = 0; i < DIT_TABLES; i++) {
+        struct dit_table *table = &p->tables[i];
+
+        if (!table->rows) continue;
+        table->device = exec_alloc_float(x, table->rows, table->cols);
+        exec_upload(x, table->device, table->host);
+    }
+}
+
+void dit_lane_fini(struct exec *x, struct dit_lane *lane)
+{
+    exec_free(x, &lane->hidden);
+    exec_free(x, &lane->text);
+    exec_free(x, &lane->time);
+    exec_free(x, &lane->shared);
+}

@@ -58,10 +58,12 @@ static inline void check_rms_norm(
     (void)y, (void)x, (void)gamma, (void)scale;
 }
 
-static inline void check_layer_norm(struct matrix y, struct matrix x, struct matrix scale)
+static inline void check_layer_norm(
+    struct matrix y, struct matrix x, struct matrix gamma, struct matrix scale, struct matrix shift)
 {
-    assert(check_same(y, x) && check_vector(scale, x.cols));
-    (void)y, (void)x, (void)scale;
+    assert(check_same(y, x) && check_vector(gamma, x.cols) && check_vector(scale, x.cols) &&
+           check_vector(shift, x.cols));
+    (void)y, (void)x, (void)gamma, (void)scale, (void)shift;
 }
 
 static inline void check_pair(struct matrix y, struct matrix x)
@@ -76,6 +78,14 @@ static inline void check_triple(struct matrix y, struct matrix a, struct matrix 
     (void)y, (void)a, (void)b;
 }
 
+static inline void check_gated(
+    struct matrix y, struct matrix a, struct matrix b, enum activation activation)
+{
+    check_triple(y, a, b);
+    assert(activation == ACTIVATION_SILU || activation == ACTIVATION_GELU_TANH);
+    (void)activation;
+}
+
 static inline void check_gated_add(
     struct matrix y, struct matrix gate, struct matrix x, struct matrix gamma)
 {
@@ -83,23 +93,36 @@ static inline void check_gated_add(
     (void)y, (void)gate, (void)x, (void)gamma;
 }
 
+/* The columns of a head: gamma's or the table's, of which one may be left out. */
+static inline int64_t rms_norm_rope_cols(struct matrix gamma, struct matrix table)
+{
+    return table.addr ? table.cols : gamma.cols;
+}
+
 static inline void check_rms_norm_rope(struct matrix x, struct matrix gamma, struct matrix table)
 {
-    assert(check_activation(x) && check_float(table) && table.rows == x.rows);
-    assert(table.cols % 2 == 0 && x.cols % table.cols == 0 && gamma.addr &&
-           check_vector(gamma, table.cols));
-    (void)x, (void)gamma, (void)table;
+    int64_t cols = rms_norm_rope_cols(gamma, table);
+
+    assert(check_activation(x) && (gamma.addr || table.addr) && check_vector(gamma, cols));
+    assert(!table.addr || (check_float(table) && table.rows == x.rows));
+    assert(cols > 0 && cols % 2 == 0 && x.cols % cols == 0);
+    (void)x, (void)cols;
 }
 
 static inline void check_attention(struct matrix out, struct matrix q, struct matrix k,
-    struct matrix v, int32_t heads, int32_t kv_heads)
+    struct matrix v, const struct attention *attention)
 {
+    int32_t heads = attention->heads, kv_heads = attention->kv_heads;
+    struct matrix bias = attention->bias;
+
     assert(
         check_activation(out) && check_activation(q) && check_activation(k) && check_activation(v));
     assert(heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && q.cols % heads == 0);
     assert(out.rows == q.rows && out.cols == q.cols && k.rows == v.rows && k.cols == v.cols);
     assert(k.cols == q.cols / heads * kv_heads);
-    (void)out, (void)q, (void)k, (void)v, (void)heads, (void)kv_heads;
+    assert(!bias.addr ||
+           (check_float(bias) && bias.rows == heads && bias.cols == q.rows + k.rows - 1));
+    (void)out, (void)q, (void)k, (void)v, (void)heads, (void)kv_heads, (void)bias;
 }
 
 static inline void check_copy(struct matrix y, struct matrix x)
@@ -150,6 +173,14 @@ static inline void check_affine(struct matrix y, struct matrix x, struct matrix 
 {
     assert(check_same(y, x) && check_float(affine) && affine.rows == 2 && affine.cols == x.rows);
     (void)y, (void)x, (void)affine;
+}
+
+static inline void check_channel_norm(
+    struct matrix y, struct matrix x, struct matrix gamma, enum activation activation)
+{
+    assert(check_same(y, x) && gamma.addr && check_vector(gamma, x.rows));
+    assert(activation == ACTIVATION_NONE || activation == ACTIVATION_SILU);
+    (void)y, (void)x, (void)gamma, (void)activation;
 }
 
 static inline void check_conv2d(

@@ -28,12 +28,30 @@ enum activation {
     ACTIVATION_SILU,
     ACTIVATION_TANH,
     ACTIVATION_GELU_ERF,
-    ACTIVATION_GELU_TANH
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_RELU
 };
 
 enum rope_layout {
     ROPE_INTERLEAVED, /* pairs (2i, 2i + 1) */
     ROPE_HALF,        /* pairs (i, i + dim / 2) */
+};
+
+/* What the columns of a patch are, slowest first. */
+enum patch_order {
+    PATCH_CHANNELS_LAST,  /* row in patch, column in patch, channel */
+    PATCH_CHANNELS_FIRST, /* channel, row in patch, column in patch */
+};
+
+/* How queries attend. */
+struct attention {
+    int32_t heads, kv_heads;
+    float scale;        /* of the scores */
+    bool causal;        /* key s is seen by query t only if s <= t */
+    struct matrix bias; /* [heads, tokens + keys - 1], F32 and finite, or none: what is added to a
+                           scaled score, by how far its key is behind its query: column s - t +
+                           tokens - 1. Of count queries from the one `first` on, it is
+                           columns [tokens - first - count, ... + count + keys - 1) of the whole. */
 };
 
 /*
@@ -91,7 +109,8 @@ struct crossed {
  * Operands marked optional may be MATRIX_NONE. All vectors are [1, n].
  */
 struct compute_ops {
-    /* y[m, n] = x[m, k] w[n, k]^T + bias[n]; bias optional. */
+    /* y[m, n] = x[m, k] w[n, k]^T + bias[n]; bias optional. Any of them may be columns of a wider
+     * matrix. */
     void (*linear)(
         struct stream *, struct matrix y, struct matrix x, struct matrix w, struct matrix bias);
 
@@ -100,15 +119,20 @@ struct compute_ops {
     void (*rms_norm)(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
         struct matrix scale, float eps);
 
-    /* Each row: y = (x - mean) / sqrt(var + eps) * (1 + scale); scale optional. In place. */
-    void (*layer_norm)(
-        struct stream *, struct matrix y, struct matrix x, struct matrix scale, float eps);
+    /* Each row: y = (x - mean) / sqrt(var + eps) * gamma * (1 + scale) + shift; gamma, scale, shift
+     * optional. In place. */
+    void (*layer_norm)(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
+        struct matrix scale, struct matrix shift, float eps);
+
+    /* Each row of y times the Euclidean norm of x's over its own; a row of zeros stays. */
+    void (*match_norms)(struct stream *, struct matrix y, struct matrix x);
 
     /* y = f(x). In place. */
     void (*activate)(struct stream *, struct matrix y, struct matrix x, enum activation activation);
 
-    /* y = silu(a) * b. y may be a or b. */
-    void (*gated_silu)(struct stream *, struct matrix y, struct matrix a, struct matrix b);
+    /* y = f(a) * b, f SILU or GELU_TANH. y may be a or b. */
+    void (*gated)(struct stream *, struct matrix y, struct matrix a, struct matrix b,
+        enum activation activation);
 
     /* y += gate * x, where gate is optional (1); if gamma is given, of what rms_norm makes of x
      * with it. */
@@ -123,20 +147,22 @@ struct compute_ops {
         struct stream *, struct matrix y, struct matrix cond, struct matrix uncond, float scale);
 
     /*
-     * Norms each run of `table.cols` columns of row t as rms_norm does with gamma, which is not
-     * optional, then rotates it by table row t, whose first half holds the cosines and second half
-     * the sines of table.cols / 2 pairs: (a, b) -> (a cos - b sin, b cos + a sin). In place only.
+     * Of each row's runs of columns, as many as gamma or the table has, an even number: norms each
+     * run of row t as rms_norm does with gamma, then rotates it by table row t, whose first half
+     * holds the cosines and second half the sines of table.cols / 2 pairs: (a, b) -> (a cos - b
+     * sin, b cos + a sin). One of gamma (no norm) and the table (no rotation) is optional. In place
+     * only.
      */
     void (*rms_norm_rope)(struct stream *, struct matrix x, struct matrix gamma, float eps,
         struct matrix table, enum rope_layout layout);
 
     /*
      * out[t, h] = softmax(scale q[t, h] k[:, g]^T) v[:, g], g = h * kv_heads / heads; head h is the
-     * h-th run of columns; q, out [tokens, heads * d], k, v [keys, kv_heads * d]. causal: key s is
-     * seen by query t only if s <= t. Never holds the full score matrix.
+     * h-th run of columns; q, out [tokens, heads * d], k, v [keys, kv_heads * d]; see struct
+     * attention. Never holds the full score matrix.
      */
     void (*attention)(struct stream *, struct matrix out, struct matrix q, struct matrix k,
-        struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
+        struct matrix v, const struct attention *attention);
 
     /* y = x in y's type; an x of one row is repeated for every row of y. */
     void (*copy)(struct stream *, struct matrix y, struct matrix x);
@@ -146,13 +172,12 @@ struct compute_ops {
 
     /*
      * x [channels, height * width] -> y [(height / patch) (width / patch), patch patch channels]:
-     * row = patch in raster order, column = (row in patch, column in patch, channel). unpatchify is
-     * the inverse.
+     * row = patch in raster order, columns in this order. unpatchify is the inverse.
      */
     void (*patchify)(struct stream *, struct matrix y, struct matrix x, int64_t height,
-        int64_t width, int32_t patch);
+        int64_t width, int32_t patch, enum patch_order order);
     void (*unpatchify)(struct stream *, struct matrix y, struct matrix x, int64_t height,
-        int64_t width, int32_t patch);
+        int64_t width, int32_t patch, enum patch_order order);
 
     /*
      * For each channel of x [channels, pixels] and each run of `run` pixels its mean and the sum of
@@ -171,6 +196,14 @@ struct compute_ops {
 
     /* y[c, p] = f(x[c, p] affine[0, c] + affine[1, c]). In place. */
     void (*affine)(struct stream *, struct matrix y, struct matrix x, struct matrix affine,
+        enum activation activation);
+
+    /*
+     * Each pixel of x [channels, pixels]: y = f(x sqrt(channels) / max(|x|, 1e-12) gamma), |x| the
+     * Euclidean norm over its channels, gamma [1, channels], f NONE or SILU. In place. A pixel is
+     * the same, bit for bit, in whatever strip it is made.
+     */
+    void (*channel_norm)(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
         enum activation activation);
 
     /* y [out, height * width] = w [out, in kernel kernel] * x [in, input pixels] + bias; see struct

@@ -59,8 +59,11 @@ static void attend(struct exec *x, struct matrix hidden, const struct attention_
     x->ops->rms_norm_rope(
         x->stream, queries, l->q_norm, l->head_eps, matrix_rows(l->rope, t, count), l->layout);
     x->ops->attention(x->stream, attended, queries, matrix_cols(kv, 0, kv_dim),
-        matrix_cols(kv, kv_dim, kv_dim), l->heads, l->kv_heads, 1.0f / sqrtf((float)l->head_dim),
-        l->causal);
+        matrix_cols(kv, kv_dim, kv_dim),
+        &(struct attention){.heads = l->heads,
+            .kv_heads = l->kv_heads,
+            .scale = 1.0f / sqrtf((float)l->head_dim),
+            .causal = l->causal});
     x->ops->linear(x->stream, projected, attended, l->out, MATRIX_NONE);
     x->ops->gated_add(x->stream, rows, l->gate, projected, l->post_norm, l->eps);
 }

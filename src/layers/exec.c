@@ -17,10 +17,10 @@ static void skip_rms_norm(struct stream *s, struct matrix y, struct matrix x, st
     (void)s, (void)y, (void)x, (void)gamma, (void)scale, (void)eps;
 }
 
-static void skip_layer_norm(
-    struct stream *s, struct matrix y, struct matrix x, struct matrix scale, float eps)
+static void skip_layer_norm(struct stream *s, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, struct matrix shift, float eps)
 {
-    (void)s, (void)y, (void)x, (void)scale, (void)eps;
+    (void)s, (void)y, (void)x, (void)gamma, (void)scale, (void)shift, (void)eps;
 }
 
 static void skip_activate(
@@ -29,9 +29,10 @@ static void skip_activate(
     (void)s, (void)y, (void)x, (void)activation;
 }
 
-static void skip_gated_silu(struct stream *s, struct matrix y, struct matrix a, struct matrix b)
+static void skip_gated(
+    struct stream *s, struct matrix y, struct matrix a, struct matrix b, enum activation activation)
 {
-    (void)s, (void)y, (void)a, (void)b;
+    (void)s, (void)y, (void)a, (void)b, (void)activation;
 }
 
 static void skip_gated_add(struct stream *s, struct matrix y, struct matrix gate, struct matrix x,
@@ -58,10 +59,9 @@ static void skip_rms_norm_rope(struct stream *s, struct matrix x, struct matrix 
 }
 
 static void skip_attention(struct stream *s, struct matrix out, struct matrix q, struct matrix k,
-    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+    struct matrix v, const struct attention *attention)
 {
-    (void)s, (void)out, (void)q, (void)k, (void)v, (void)heads, (void)kv_heads;
-    (void)scale, (void)causal;
+    (void)s, (void)out, (void)q, (void)k, (void)v, (void)attention;
 }
 
 static void skip_pair(struct stream *s, struct matrix y, struct matrix x)
@@ -70,9 +70,9 @@ static void skip_pair(struct stream *s, struct matrix y, struct matrix x)
 }
 
 static void skip_patches(struct stream *s, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
-    (void)s, (void)y, (void)x, (void)height, (void)width, (void)patch;
+    (void)s, (void)y, (void)x, (void)height, (void)width, (void)patch, (void)order;
 }
 
 static void skip_group_moments(
@@ -93,6 +93,12 @@ static void skip_affine(struct stream *s, struct matrix y, struct matrix x, stru
     (void)s, (void)y, (void)x, (void)affine, (void)activation;
 }
 
+static void skip_channel_norm(struct stream *s, struct matrix y, struct matrix x,
+    struct matrix gamma, enum activation activation)
+{
+    (void)s, (void)y, (void)x, (void)gamma, (void)activation;
+}
+
 static void skip_conv2d(struct stream *s, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv)
 {
@@ -108,8 +114,9 @@ static const struct compute_ops skip_ops = {
     .linear = skip_linear,
     .rms_norm = skip_rms_norm,
     .layer_norm = skip_layer_norm,
+    .match_norms = skip_pair,
     .activate = skip_activate,
-    .gated_silu = skip_gated_silu,
+    .gated = skip_gated,
     .gated_add = skip_gated_add,
     .blend = skip_blend,
     .guide = skip_guide,
@@ -122,6 +129,7 @@ static const struct compute_ops skip_ops = {
     .group_moments = skip_group_moments,
     .group_fold = skip_group_fold,
     .affine = skip_affine,
+    .channel_norm = skip_channel_norm,
     .conv2d = skip_conv2d,
     .unpack = skip_unpack,
 };

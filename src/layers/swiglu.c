@@ -17,7 +17,7 @@ void swiglu_add(struct exec *x, struct matrix hidden, const struct swiglu_layer 
         x->ops->rms_norm(x->stream, n, rows, l->norm, l->scale, l->eps);
         x->ops->linear(x->stream, gated, n, l->w1, MATRIX_NONE);
         x->ops->linear(x->stream, linear, n, l->w3, MATRIX_NONE);
-        x->ops->gated_silu(x->stream, gated, gated, linear);
+        x->ops->gated(x->stream, gated, gated, linear, ACTIVATION_SILU);
         x->ops->linear(x->stream, n, gated, l->w2, MATRIX_NONE); /* n is free again */
         x->ops->gated_add(x->stream, rows, l->gate, n, l->post_norm, l->eps);
     }

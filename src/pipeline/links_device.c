@@ -183,7 +183,9 @@ static void attention(void *arg)
 
     for (int i = 0; i < repeats(b); i++)
         b->device->ops->compute->attention(b->compute, b->m[0], b->m[1], b->m[2], b->m[3],
-            attention_heads(b), attention_heads(b), 1 / sqrtf(HEAD), false);
+            &(struct attention){.heads = attention_heads(b),
+                .kv_heads = attention_heads(b),
+                .scale = 1 / sqrtf(HEAD)});
     wait_for(b, b->compute);
 }
 
@@ -247,7 +249,7 @@ static void others(void *arg)
 
     for (int i = 0; i < repeats(b); i++) {
         ops->rms_norm(b->compute, y, x, b->m[3], MATRIX_NONE, 1e-6f);
-        ops->gated_silu(b->compute, b->m[2], b->m[0], b->m[1]);
+        ops->gated(b->compute, b->m[2], b->m[0], b->m[1], ACTIVATION_SILU);
         ops->gated_add(b->compute, y, b->m[3], x, b->m[3], 1e-6f);
         ops->rms_norm_rope(b->compute, y, head, 1e-6f, b->m[4], ROPE_INTERLEAVED);
     }

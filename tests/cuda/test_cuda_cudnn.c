@@ -90,7 +90,8 @@ static bool check(struct shape s)
 {
     struct bench reference = bench_open(NULL, 1);
     const int64_t cols = s.heads * s.dim, kv_cols = s.kv_heads * s.dim, before = library->runs;
-    const float scale = 0.3f / sqrtf((float)s.dim);
+    const struct attention how = {
+        s.heads, s.kv_heads, 0.3f / sqrtf((float)s.dim), s.causal, MATRIX_NONE};
     struct matrix q = random_matrix(DTYPE_BF16, s.queries, cols, cols + s.gap);
     struct matrix kv = random_matrix(DTYPE_BF16, s.keys, 2 * kv_cols, 2 * kv_cols + 2 * s.gap);
     struct matrix k = matrix_cols(kv, 0, kv_cols), v = matrix_cols(kv, kv_cols, kv_cols);
@@ -99,8 +100,8 @@ static bool check(struct shape s)
     struct shoal_error error = {0};
     float largest = 0;
 
-    reference.ops->attention(reference.stream, want, q, k, v, s.heads, s.kv_heads, scale, s.causal);
-    device->ops->compute->attention(stream, out, q, k, v, s.heads, s.kv_heads, scale, s.causal);
+    reference.ops->attention(reference.stream, want, q, k, v, &how);
+    device->ops->compute->attention(stream, out, q, k, v, &how);
     assert_ok(synchronize(&error));
     for (int64_t i = 0; i < s.queries * cols; i++)
         largest = fmaxf(largest, fabsf(row_of(want, 0)[i]));

@@ -47,15 +47,22 @@ static double tolerance(enum dtype dtype)
 }
 
 /* Keys and values are halves of one matrix, as in a model. */
-static void check(struct shape s)
+static void check_with(struct shape s, bool biased)
 {
     int64_t q_cols = s.heads * s.dim, kv_cols = s.kv_heads * s.dim;
     struct operand *q = gpu_input(s.dtype, s.queries, q_cols);
     struct operand *kv = gpu_input(s.dtype, s.keys, 2 * kv_cols);
     struct operand *out = gpu_output(s.dtype, s.queries, q_cols);
+    struct operand *bias = biased ? gpu_input(DTYPE_F32, s.heads, s.queries + s.keys - 1) : NULL;
 
     GPU_CHECK(tolerance(s.dtype), attention, on(out), on(q), on_cols(kv, 0, kv_cols),
-        on_cols(kv, kv_cols, kv_cols), s.heads, s.kv_heads, s.scale, s.causal);
+        on_cols(kv, kv_cols, kv_cols),
+        &(struct attention){s.heads, s.kv_heads, s.scale, s.causal, on(bias)});
+}
+
+static void check(struct shape s)
+{
+    check_with(s, false);
 }
 
 static const enum dtype halves[] = {DTYPE_BF16, DTYPE_F16};
@@ -129,7 +136,8 @@ static void test_mixed_types(void **state)
         struct operand *v = gpu_input(gpu_activations[(i + 2) % 3], 40, 64);
         struct operand *out = gpu_output(DTYPE_F32, 5, 64);
 
-        GPU_CHECK(5e-5, attention, on(out), on(q), on(k), on(v), 2, 2, 0.2f, false);
+        GPU_CHECK(5e-5, attention, on(out), on(q), on(k), on(v),
+            &(struct attention){.heads = 2, .kv_heads = 2, .scale = 0.2f});
     }
 }
 
@@ -160,7 +168,8 @@ static void check_scores(enum dtype dtype, int64_t dim, double first, double ste
     gpu_set(key, k);
     free(q);
     free(k);
-    GPU_CHECK(tolerance(dtype), attention, on(out), on(query), on(key), on(value), 1, 1, 1, false);
+    GPU_CHECK(tolerance(dtype), attention, on(out), on(query), on(key), on(value),
+        &(struct attention){.heads = 1, .kv_heads = 1, .scale = 1});
 }
 
 static void test_scores(void **state)
@@ -193,18 +202,51 @@ static void test_sharp(void **state)
     }
 }
 
-static void time_it(struct shape s)
+/* With a bias: by a kernel of its own, or by the one for all else. */
+static void test_biased(void **state)
+{
+    (void)state;
+    for (int c = 0; c < CARD_COUNT; c++) {
+        pretend(&cards[c]);
+        for (int i = 0; i < 2; i++) {
+            check_with((struct shape){halves[i], 150, 150, 64, 4, 4, 1, false}, true);
+            check_with(
+                (struct shape){halves[i], pick(1, 140), pick(1, 140), 64, 2, 1, 0.1f, true}, true);
+            check_with(
+                (struct shape){halves[i], pick(1, 9), pick(1, 140), 64, 2, 1, 0.1f, false}, true);
+            check_with((struct shape){halves[i], 20, 70, 128, 2, 1, 0.1f, i == 1}, true);
+        }
+        check_with((struct shape){DTYPE_F32, 20, 70, 64, 2, 1, 1, c % 2 == 1}, true);
+    }
+}
+
+/* As a picture looks at a prompt. */
+static void test_cross(void **state)
+{
+    (void)state;
+    for (int c = 0; c < CARD_COUNT; c++) {
+        pretend(&cards[c]);
+        check((struct shape){halves[c % 2], 300, 77, 64, 2, 2, 0.125f, false});
+        check((struct shape){halves[c % 2], 300, 40, 128, 2, 2, 0.09f, false});
+    }
+}
+
+static void time_with(struct shape s, bool biased)
 {
     int64_t q_cols = s.heads * s.dim, kv_cols = s.kv_heads * s.dim;
     struct operand *q = gpu_input(s.dtype, s.queries, q_cols);
     struct operand *kv = gpu_input(s.dtype, s.keys, 2 * kv_cols);
     struct operand *out = gpu_output(s.dtype, s.queries, q_cols);
+    struct operand *bias = biased ? gpu_input(DTYPE_F32, s.heads, s.queries + s.keys - 1) : NULL;
     double flops = 4.0 * (double)s.queries * (double)s.keys * (double)q_cols / (s.causal ? 2 : 1);
 
     s.scale = 1 / sqrtf((float)s.dim);
     GPU_TIME(flops, 0, tolerance(s.dtype), attention, on(out), on(q), on_cols(kv, 0, kv_cols),
-        on_cols(kv, kv_cols, kv_cols), s.heads, s.kv_heads, s.scale, s.causal);
+        on_cols(kv, kv_cols, kv_cols),
+        &(struct attention){s.heads, s.kv_heads, s.scale, s.causal, on(bias)});
 }
+
+#define BIASED 2 /* the last ones */
 
 static void test_times(void **state)
 {
@@ -222,10 +264,14 @@ static void test_times(void **state)
         {DTYPE_BF16, 4096, 4096, 256, 16, 16, 0, false},
         {DTYPE_BF16, 320, 320, 64, 3, 3, 0, false}, /* shoal-mini */
         {DTYPE_F32, 1024, 1024, 128, 4, 4, 0, false},
+        {DTYPE_BF16, 4096, 512, 128, 16, 16, 0, false}, /* a picture and its prompt */
         /* Tails and grouped queries: cuDNN's, if SHOAL_CUDA_ATTENTION says so. */
         {DTYPE_BF16, 2112, 4200, 128, 30, 30, 0, false},
         {DTYPE_BF16, 1000, 777, 128, 32, 8, 0, false},
         {DTYPE_BF16, 513, 1025, 64, 6, 2, 0, false},
+        {DTYPE_BF16, 512, 512, 64, 64, 64, 0, false}, /* T5-XXL, and with its bias */
+        {DTYPE_BF16, 512, 512, 64, 64, 64, 0, false},
+        {DTYPE_F16, 512, 512, 64, 64, 64, 0, false},
     };
 
     (void)state;
@@ -235,7 +281,8 @@ static void test_times(void **state)
         printf("  %d KiB of shared memory, %s\n", cards[c].shared_kib,
             cuda_info(gpu_device()).attends);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            if (cards[c].sm >= 80 || shapes[i].dtype == DTYPE_F16) time_it(shapes[i]);
+            if (cards[c].sm >= 80 || shapes[i].dtype == DTYPE_F16)
+                time_with(shapes[i], i >= sizeof shapes / sizeof *shapes - BIASED);
     }
 }
 
@@ -246,6 +293,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_mixed_types),
     cmocka_unit_test(test_scores),
     cmocka_unit_test(test_sharp),
+    cmocka_unit_test(test_biased),
+    cmocka_unit_test(test_cross),
     cmocka_unit_test(test_times),
 };
 GPU_MAIN(tests)

@@ -63,6 +63,12 @@ static void check_norm_rope(enum dtype dtype, enum dtype gammas, int64_t heads, 
     struct operand *gamma = gpu_input(gammas, 1, dim), *table = gpu_input(F32, rows, dim);
 
     GPU_CHECK(2e-6, rms_norm_rope, on(x), on(gamma), 1e-5f, on(table), layout);
+    x = gpu_inout(dtype, rows, heads * dim);
+    gamma = gpu_input(gammas, 1, dim);
+    GPU_CHECK(2e-6, rms_norm_rope, on(x), on(gamma), 1e-5f, MATRIX_NONE, layout);
+    x = gpu_inout(dtype, rows, heads * dim);
+    table = gpu_input(F32, rows, dim);
+    GPU_CHECK(2e-6, rms_norm_rope, on(x), MATRIX_NONE, 0, on(table), layout);
 }
 
 static void test_norm_rope(void **state)
@@ -103,11 +109,92 @@ static void test_layer_norm(void **state)
             struct operand *y = gpu_output(types[t][0], rows, cols);
             struct operand *x = gpu_input(types[t][1], rows, cols);
             struct operand *scale = gpu_input(gpu_activations[(s + t) % 3], 1, cols);
+            struct operand *gamma, *shift;
 
-            GPU_CHECK(4e-6, layer_norm, on(y), on(x), on(scale), 1e-5f);
+            GPU_CHECK(4e-6, layer_norm, on(y), on(x), MATRIX_NONE, on(scale), MATRIX_NONE, 1e-5f);
             y = gpu_inout(types[t][0], rows, cols);
-            GPU_CHECK(4e-6, layer_norm, on(y), on(y), MATRIX_NONE, 1e-6f);
+            GPU_CHECK(4e-6, layer_norm, on(y), on(y), MATRIX_NONE, MATRIX_NONE, MATRIX_NONE, 1e-6f);
+            y = gpu_inout(types[t][0], rows, cols);
+            gamma = gpu_input(gpu_activations[t % 3], 1, cols);
+            scale = gpu_input(gpu_activations[(s + t) % 3], 1, cols);
+            shift = gpu_input(gpu_activations[s % 3], 1, cols);
+            GPU_CHECK(4e-6, layer_norm, on(y), on(y), on(gamma), on(scale), on(shift), 1e-6f);
+            y = gpu_output(types[t][0], rows, cols);
+            x = gpu_input(types[t][1], rows, cols);
+            shift = gpu_input(F32, 1, cols);
+            GPU_CHECK(4e-6, layer_norm, on(y), on(x), MATRIX_NONE, MATRIX_NONE, on(shift), 1e-6f);
         }
+}
+
+static void test_match_norms(void **state)
+{
+    (void)state;
+    for (int s = 0; s < SHAPES; s++)
+        for (int t = 0; t < TYPES; t++) {
+            int64_t rows = shapes[s][0], cols = shapes[s][1];
+            struct operand *y = gpu_inout(types[t][0], rows, cols);
+            struct operand *x = gpu_input(types[t][1], rows, cols);
+
+            GPU_CHECK(4e-6, match_norms, on(y), on(x));
+        }
+}
+
+static void test_match_norms_of_nothing(void **state)
+{
+    const float nothing[6] = {0};
+    struct operand *y = gpu_inout(F32, 2, 3), *x = gpu_input(F32, 2, 3);
+
+    (void)state;
+    gpu_set(y, nothing);
+    GPU_CHECK(0, match_norms, on(y), on(x));
+    y = gpu_inout(F32, 2, 3), x = gpu_input(F32, 2, 3);
+    gpu_set(x, nothing);
+    GPU_CHECK(0, match_norms, on(y), on(x));
+}
+
+/* Channels, pixels: lines without a channel, lanes without a pixel, several blocks. */
+static void test_channel_norm(void **state)
+{
+    const int64_t sizes[][2] = {{1, 1}, {3, 40}, {8, 128}, {96, 35}, {17, 300}, {20, 1100}};
+
+    (void)state;
+    for (int s = 0; s < 6; s++)
+        for (int t = 0; t < TYPES; t++) {
+            int64_t channels = sizes[s][0], pixels = sizes[s][1];
+            struct operand *y = gpu_output(types[t][0], channels, pixels);
+            struct operand *x = gpu_input(types[t][1], channels, pixels);
+            struct operand *gamma = gpu_input(gpu_activations[(s + t) % 3], 1, channels);
+
+            GPU_CHECK(4e-6, channel_norm, on(y), on(x), on(gamma), ACTIVATION_NONE);
+            y = gpu_inout(types[t][0], channels, pixels);
+            gamma = gpu_input(BF16, 1, channels);
+            GPU_CHECK(4e-6, channel_norm, on(y), on(y), on(gamma), ACTIVATION_SILU);
+        }
+}
+
+/* Strips change no bit: what follows from them, taken in turns, is the same bytes. */
+static void test_channel_strips(void **state)
+{
+    enum { PIXELS = 700 };
+
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        struct operand *y = gpu_output(gpu_activations[t], 20, PIXELS);
+        struct operand *x = gpu_input(gpu_activations[t], 20, PIXELS);
+        struct operand *gamma = gpu_input(F32, 1, 20);
+        int turn = 0;
+
+        for (gpu_begin("channel norm in strips", 4e-6); gpu_next(); turn++) {
+            int64_t strip = turn % 3 ? turn % 3 * 133 : PIXELS;
+
+            for (int64_t first = 0; first < PIXELS; first += strip) {
+                int64_t count = PIXELS - first < strip ? PIXELS - first : strip;
+
+                gpu.ops->channel_norm(gpu.stream, on_cols(y, first, count),
+                    on_cols(x, first, count), on(gamma), ACTIVATION_SILU);
+            }
+        }
+    }
 }
 
 /* Values about `mean`, within 1 of it. */
@@ -131,7 +218,7 @@ static void test_far_from_0(void **state)
         struct operand *y = gpu_output(F32, 2, 700), *x = gpu_input(types[t][1], 2, 700);
 
         set_about(x, 2 * 700, 50);
-        GPU_CHECK(1e-5, layer_norm, on(y), on(x), MATRIX_NONE, 1e-6f);
+        GPU_CHECK(1e-5, layer_norm, on(y), on(x), MATRIX_NONE, MATRIX_NONE, MATRIX_NONE, 1e-6f);
     }
 }
 
@@ -198,7 +285,7 @@ static void test_quantised(void **state)
         const int64_t cols = q == 4 ? 515 : 512; /* then both are of 8 bits */
         struct operand *y = gpu_output(F32, 3, cols), *x = gpu_input(BF16, 3, cols);
         struct operand *gamma = gpu_input(quantised[q], 1, cols);
-        struct operand *scale = gpu_input(quantised[(q + 1) % 6], 1, cols);
+        struct operand *scale = gpu_input(quantised[(q + 1) % 6], 1, cols), *shift;
         struct group_case c;
 
         GPU_CHECK(2e-6, rms_norm, on(y), on(x), on(gamma), on(scale), 1e-5f);
@@ -208,7 +295,9 @@ static void test_quantised(void **state)
         GPU_CHECK(2e-6, gated_add, on(y), on(scale), on(x), on(gamma), 1e-5f);
         y = gpu_output(BF16, 3, cols), x = gpu_input(F32, 3, cols);
         scale = gpu_input(quantised[q], 1, cols);
-        GPU_CHECK(4e-6, layer_norm, on(y), on(x), on(scale), 1e-5f);
+        gamma = gpu_input(quantised[(q + 1) % 6], 1, cols);
+        shift = gpu_input(quantised[q], 1, cols);
+        GPU_CHECK(4e-6, layer_norm, on(y), on(x), on(gamma), on(scale), on(shift), 1e-5f);
         c = group_case(F32, 256, 30, 32, 30);
         c.gamma = gpu_input(quantised[q], 1, 256);
         c.beta = gpu_input(quantised[5 - q], 1, 256);
@@ -261,7 +350,25 @@ static void test_times(void **state)
     GPU_TIME(0, 6 * 512 * 2560, 2e-6, rms_norm, on(y), on(x), on(gamma), MATRIX_NONE, 1e-6f);
     y = gpu_inout(F32, 4096, dim);
     scale = gpu_input(F32, 1, dim);
-    GPU_TIME(0, 8 * 4096 * dim, 4e-6, layer_norm, on(y), on(y), on(scale), 1e-6f);
+    GPU_TIME(0, 8 * 4096 * dim, 4e-6, layer_norm, on(y), on(y), MATRIX_NONE, on(scale), MATRIX_NONE,
+        1e-6f);
+    y = gpu_inout(BF16, 4096, 3072);
+    scale = gpu_input(F32, 1, 3072);
+    x = gpu_input(F32, 1, 3072);
+    GPU_TIME(
+        0, 4 * 4096 * 3072, 4e-6, layer_norm, on(y), on(y), MATRIX_NONE, on(scale), on(x), 1e-6f);
+    y = gpu_inout(F32, 4096, 64);
+    x = gpu_input(F32, 4096, 64);
+    GPU_TIME(0, 12 * 4096 * 64, 4e-6, match_norms, on(y), on(x));
+    for (int t = 0; t < 3; t++) { /* Wan's VAE */
+        int64_t channels = t == 2 ? 384 : 96, count = t == 2 ? 16384 : pixels;
+
+        y = gpu_output(gpu_activations[t % 2], channels, count);
+        x = gpu_input(gpu_activations[t % 2], channels, count);
+        gamma = gpu_input(F32, 1, channels);
+        GPU_TIME(0, (t % 2 ? 4 : 8) * channels * count, 4e-6, channel_norm, on(y), on(x), on(gamma),
+            ACTIVATION_SILU);
+    }
     for (int t = 0; t < 3; t++) {
         int64_t channels = t == 2 ? 512 : 128, elements = channels * (t == 2 ? 16384 : pixels);
         struct group_case c = group_case(
@@ -278,6 +385,10 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_norm_rope),
     cmocka_unit_test(test_columns),
     cmocka_unit_test(test_layer_norm),
+    cmocka_unit_test(test_match_norms),
+    cmocka_unit_test(test_match_norms_of_nothing),
+    cmocka_unit_test(test_channel_norm),
+    cmocka_unit_test(test_channel_strips),
     cmocka_unit_test(test_far_from_0),
     cmocka_unit_test(test_group_norm),
     cmocka_unit_test(test_quantised),

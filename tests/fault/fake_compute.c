@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* A new operation of the table needs its two functions here. */
-_Static_assert(sizeof(struct compute_ops) == 19 * sizeof(void (*)(void)), "19 operations");
+_Static_assert(sizeof(struct compute_ops) == 21 * sizeof(void (*)(void)), "21 operations");
 
 typedef const struct compute_ops *table;
 typedef const struct fake_operation *kept;
@@ -34,13 +34,24 @@ static void rms_norm(struct stream *s, struct matrix y, struct matrix x, struct 
 
 static void run_layer_norm(table ops, struct stream *s, kept k)
 {
-    ops->layer_norm(s, k->m[0], k->m[1], k->m[2], k->f[0]);
+    ops->layer_norm(s, k->m[0], k->m[1], k->m[2], k->m[3], k->m[4], k->f[0]);
 }
 
-static void layer_norm(
-    struct stream *s, struct matrix y, struct matrix x, struct matrix scale, float eps)
+static void layer_norm(struct stream *s, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, struct matrix shift, float eps)
 {
-    fake_give(s, &(struct fake_operation){.run = run_layer_norm, .m = {y, x, scale}, .f = {eps}});
+    fake_give(s, &(struct fake_operation){
+                     .run = run_layer_norm, .m = {y, x, gamma, scale, shift}, .f = {eps}});
+}
+
+static void run_match_norms(table ops, struct stream *s, kept k)
+{
+    ops->match_norms(s, k->m[0], k->m[1]);
+}
+
+static void match_norms(struct stream *s, struct matrix y, struct matrix x)
+{
+    fake_give(s, &(struct fake_operation){.run = run_match_norms, .m = {y, x}});
 }
 
 static void run_activate(table ops, struct stream *s, kept k)
@@ -54,14 +65,16 @@ static void activate(struct stream *s, struct matrix y, struct matrix x, enum ac
         s, &(struct fake_operation){.run = run_activate, .m = {y, x}, .choice = (int)activation});
 }
 
-static void run_gated_silu(table ops, struct stream *s, kept k)
+static void run_gated(table ops, struct stream *s, kept k)
 {
-    ops->gated_silu(s, k->m[0], k->m[1], k->m[2]);
+    ops->gated(s, k->m[0], k->m[1], k->m[2], (enum activation)k->choice);
 }
 
-static void gated_silu(struct stream *s, struct matrix y, struct matrix a, struct matrix b)
+static void gated(
+    struct stream *s, struct matrix y, struct matrix a, struct matrix b, enum activation activation)
 {
-    fake_give(s, &(struct fake_operation){.run = run_gated_silu, .m = {y, a, b}});
+    fake_give(
+        s, &(struct fake_operation){.run = run_gated, .m = {y, a, b}, .choice = (int)activation});
 }
 
 static void run_gated_add(table ops, struct stream *s, kept k)
@@ -113,18 +126,14 @@ static void rms_norm_rope(struct stream *s, struct matrix x, struct matrix gamma
 
 static void run_attention(table ops, struct stream *s, kept k)
 {
-    ops->attention(
-        s, k->m[0], k->m[1], k->m[2], k->m[3], k->n[0], k->n[1], k->f[0], k->choice != 0);
+    ops->attention(s, k->m[0], k->m[1], k->m[2], k->m[3], &k->attention);
 }
 
 static void attention(struct stream *s, struct matrix out, struct matrix q, struct matrix k,
-    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+    struct matrix v, const struct attention *how)
 {
-    fake_give(s, &(struct fake_operation){.run = run_attention,
-                     .m = {out, q, k, v},
-                     .n = {heads, kv_heads},
-                     .f = {scale},
-                     .choice = causal});
+    fake_give(
+        s, &(struct fake_operation){.run = run_attention, .m = {out, q, k, v}, .attention = *how});
 }
 
 static void run_copy(table ops, struct stream *s, kept k)
@@ -149,26 +158,34 @@ static void transpose(struct stream *s, struct matrix y, struct matrix x)
 
 static void run_patchify(table ops, struct stream *s, kept k)
 {
-    ops->patchify(s, k->m[0], k->m[1], k->size[0], k->size[1], k->n[0]);
+    ops->patchify(
+        s, k->m[0], k->m[1], k->size[0], k->size[1], k->patch, (enum patch_order)k->choice);
 }
 
 static void patchify(struct stream *s, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
-    fake_give(s, &(struct fake_operation){
-                     .run = run_patchify, .m = {y, x}, .size = {height, width}, .n = {patch}});
+    fake_give(s, &(struct fake_operation){.run = run_patchify,
+                     .m = {y, x},
+                     .size = {height, width},
+                     .patch = patch,
+                     .choice = (int)order});
 }
 
 static void run_unpatchify(table ops, struct stream *s, kept k)
 {
-    ops->unpatchify(s, k->m[0], k->m[1], k->size[0], k->size[1], k->n[0]);
+    ops->unpatchify(
+        s, k->m[0], k->m[1], k->size[0], k->size[1], k->patch, (enum patch_order)k->choice);
 }
 
 static void unpatchify(struct stream *s, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
-    fake_give(s, &(struct fake_operation){
-                     .run = run_unpatchify, .m = {y, x}, .size = {height, width}, .n = {patch}});
+    fake_give(s, &(struct fake_operation){.run = run_unpatchify,
+                     .m = {y, x},
+                     .size = {height, width},
+                     .patch = patch,
+                     .choice = (int)order});
 }
 
 static void run_group_moments(table ops, struct stream *s, kept k)
@@ -206,6 +223,18 @@ static void affine(struct stream *s, struct matrix y, struct matrix x, struct ma
         &(struct fake_operation){.run = run_affine, .m = {y, x, with}, .choice = (int)activation});
 }
 
+static void run_channel_norm(table ops, struct stream *s, kept k)
+{
+    ops->channel_norm(s, k->m[0], k->m[1], k->m[2], (enum activation)k->choice);
+}
+
+static void channel_norm(struct stream *s, struct matrix y, struct matrix x, struct matrix gamma,
+    enum activation activation)
+{
+    fake_give(s, &(struct fake_operation){
+                     .run = run_channel_norm, .m = {y, x, gamma}, .choice = (int)activation});
+}
+
 static void run_conv2d(table ops, struct stream *s, kept k)
 {
     ops->conv2d(s, k->m[0], k->m[1], k->m[2], k->m[3], &k->conv);
@@ -234,8 +263,9 @@ const struct compute_ops fake_compute_ops = {
     .linear = linear,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
+    .match_norms = match_norms,
     .activate = activate,
-    .gated_silu = gated_silu,
+    .gated = gated,
     .gated_add = gated_add,
     .blend = blend,
     .guide = guide,
@@ -248,6 +278,7 @@ const struct compute_ops fake_compute_ops = {
     .group_moments = group_moments,
     .group_fold = group_fold,
     .affine = affine,
+    .channel_norm = channel_norm,
     .conv2d = conv2d,
     .unpack = unpack,
 };

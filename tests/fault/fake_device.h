@@ -51,9 +51,10 @@ struct fake_operation {
     struct matrix m[5];
     float f[2];
     int64_t size[2];
-    int32_t n[2];
+    int32_t patch;
     int choice; /* an enum, or a bool */
     struct conv conv;
+    struct attention attention;
     struct group_norm norm;
     struct crossed crossed[UNPACK_TENSORS];
 };

@@ -129,6 +129,8 @@ static void bench_quantised(int64_t m, int64_t k, int64_t n)
 
 static void bench_attention(int64_t tokens, int32_t heads, int64_t dim)
 {
+    const struct attention how = {
+        .heads = heads, .kv_heads = heads, .scale = 1 / sqrtf((float)dim)};
     int64_t cols = heads * dim;
     struct matrix qkv, out;
     struct timing timing;
@@ -140,9 +142,8 @@ static void bench_attention(int64_t tokens, int32_t heads, int64_t dim)
     arena_used = 0;
     qkv = matrix_new(DTYPE_F32, tokens, 3 * cols);
     out = matrix_new(DTYPE_F32, tokens, cols);
-    MEASURE(
-        timing, ops->attention(stream, out, matrix_cols(qkv, 0, cols), matrix_cols(qkv, cols, cols),
-                    matrix_cols(qkv, 2 * cols, cols), heads, heads, 1 / sqrtf((float)dim), false));
+    MEASURE(timing, ops->attention(stream, out, matrix_cols(qkv, 0, cols),
+                        matrix_cols(qkv, cols, cols), matrix_cols(qkv, 2 * cols, cols), &how));
     report(what, timing, 4.0 * (double)tokens * (double)tokens * (double)cols);
 }
 
@@ -168,7 +169,7 @@ static void bench_conv(int64_t in, int64_t out, int64_t size, int32_t upsample)
 
 static void bench_rows(int64_t rows, int64_t cols)
 {
-    struct matrix x, y, gamma, head, table;
+    struct matrix x, y, gamma, gammas, head, table;
     double elements = (double)(rows * cols);
     struct timing timing;
 
@@ -179,6 +180,7 @@ static void bench_rows(int64_t rows, int64_t cols)
     x = matrix_new(DTYPE_F32, rows, cols);
     y = matrix_new(DTYPE_F32, rows, cols);
     gamma = matrix_new(DTYPE_BF16, 1, cols);
+    gammas = matrix_new(DTYPE_F32, 1, rows);
     head = matrix_cols(gamma, 0, 64);
     table = matrix_new(DTYPE_F32, rows, 64);
     /* Real rotations. */
@@ -186,7 +188,7 @@ static void bench_rows(int64_t rows, int64_t cols)
         row_of(table, 0)[i] = i % 64 < 32 ? 0.6f : 0.8f;
     MEASURE(timing, ops->rms_norm(stream, y, x, gamma, gamma, 1e-6f));
     report("    rms_norm", timing, elements);
-    MEASURE(timing, ops->layer_norm(stream, y, x, gamma, 1e-6f));
+    MEASURE(timing, ops->layer_norm(stream, y, x, MATRIX_NONE, gamma, gamma, 1e-6f));
     report("    layer_norm", timing, elements);
     MEASURE(timing, ops->rms_norm_rope(stream, y, head, 1e-6f, table, ROPE_INTERLEAVED));
     report("    rms_norm_rope, interleaved", timing, elements);
@@ -198,8 +200,14 @@ static void bench_rows(int64_t rows, int64_t cols)
     report("    gated_add, normed", timing, elements);
     MEASURE(timing, ops->activate(stream, y, x, ACTIVATION_GELU_TANH));
     report("    gelu_tanh", timing, elements);
-    MEASURE(timing, ops->gated_silu(stream, y, x, x));
-    report("    gated_silu", timing, elements);
+    MEASURE(timing, ops->gated(stream, y, x, x, ACTIVATION_SILU));
+    report("    gated, silu", timing, elements);
+    MEASURE(timing, ops->gated(stream, y, x, x, ACTIVATION_GELU_TANH));
+    report("    gated, gelu_tanh", timing, elements);
+    MEASURE(timing, ops->match_norms(stream, y, x));
+    report("    match_norms", timing, elements);
+    MEASURE(timing, ops->channel_norm(stream, y, x, gammas, ACTIVATION_SILU));
+    report("    channel_norm", timing, elements);
 }
 
 int main(int argc, char **argv)

@@ -33,6 +33,7 @@ static void test_operations(void **state)
     const struct compute_ops *ops = device->ops->compute;
     struct matrix x = at(DTYPE_F32, 10, 8), y = at(DTYPE_F32, 10, 4), z = at(DTYPE_F32, 10, 8);
     struct matrix w = at(DTYPE_BF16, 4, 8), bias = at(DTYPE_F16, 1, 4);
+    struct attention how = {.heads = 2, .kv_heads = 2, .scale = 1};
     struct conv conv = {.height = 4, .width = 4, .kernel = 3, .upsample = 2};
 
     (void)state;
@@ -50,10 +51,22 @@ static void test_operations(void **state)
     ops->activate(stream, x, x, ACTIVATION_SILU); /* in place: once */
     assert_added(320, 320);
     /* Two heads of 4 over 10 keys. */
-    ops->attention(stream, z, x, x, x, 2, 2, 1, false);
+    ops->attention(stream, z, x, x, x, &how);
     assert_added(4 * 10 * 10 * 4 * 2, 4 * 320);
-    ops->attention(stream, z, x, x, x, 2, 2, 1, true);
-    assert_added(4 * 10 * 10 * 4 * 2 / 2, 4 * 320);
+    how.causal = true;
+    how.bias = at(DTYPE_F32, 2, 19);
+    ops->attention(stream, z, x, x, x, &how);
+    assert_added(4 * 10 * 10 * 4 * 2 / 2, 4 * 320 + 152);
+    ops->rms_norm_rope(stream, x, bias, 1e-6f, MATRIX_NONE, ROPE_HALF);
+    assert_added(4 * 80, 320 + 8);
+    ops->layer_norm(stream, z, x, MATRIX_NONE, at(DTYPE_F32, 1, 8), at(DTYPE_BF16, 1, 8), 1e-6f);
+    assert_added(8 * 80, 640 + 32 + 16);
+    ops->match_norms(stream, z, x);
+    assert_added(5 * 80, 640);
+    ops->gated(stream, z, x, z, ACTIVATION_SILU);
+    assert_added(5 * 80, 640);
+    ops->channel_norm(stream, z, x, at(DTYPE_F32, 1, 10), ACTIVATION_SILU);
+    assert_added(8 * 80, 640 + 40);
     /* 3 channels of 2 x 2 to 5 of 4 x 4. */
     ops->conv2d(stream, at(DTYPE_F32, 5, 16), at(DTYPE_F32, 3, 4), at(DTYPE_BF16, 5, 27),
         MATRIX_NONE, &conv);

@@ -133,14 +133,16 @@ static void test_norms(void **state)
         int64_t rows = random_size(70), cols = random_size(3000);
         struct matrix x = random_floats(rows, cols), y = matrix_clone(x);
         struct matrix gamma = random_vector(cols, true), scale = random_vector(cols, true);
+        struct matrix shift = random_vector(cols, true);
         float eps = random_int(0, 1) ? 1e-6f : 1e-5f;
 
         BOTH(y, 2e-6, b.ops->rms_norm(b.stream, y, x, gamma, scale, eps));
         BOTH(y, 2e-6, b.ops->rms_norm(b.stream, y, y, gamma, scale, eps));
-        BOTH(y, 4e-6, b.ops->layer_norm(b.stream, y, x, scale, eps));
-        BOTH(y, 4e-6, b.ops->layer_norm(b.stream, y, y, scale, eps));
+        BOTH(y, 4e-6, b.ops->layer_norm(b.stream, y, x, gamma, scale, shift, eps));
+        BOTH(y, 4e-6, b.ops->layer_norm(b.stream, y, y, MATRIX_NONE, scale, shift, eps));
+        BOTH(y, 4e-6, b.ops->match_norms(b.stream, y, x));
         BOTH(y, 2e-6, b.ops->gated_add(b.stream, y, scale, x, gamma, eps));
-        DROP(x, y, gamma, scale);
+        DROP(x, y, gamma, scale, shift);
     }
 }
 
@@ -185,6 +187,31 @@ static void test_group_norm(void **state)
     }
 }
 
+/* The same bytes, whatever the strips. */
+static void test_channel_norm(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t channels = random_size(200), pixels = random_size(3000);
+        struct matrix x = random_floats(channels, pixels), y = matrix_clone(x), strips;
+        struct matrix gamma = random_vector(channels, false);
+
+        for (int64_t c = 0; c < channels; c++)
+            row_of(x, c)[pixels / 2] = 0;
+        BOTH(y, 2e-6, b.ops->channel_norm(b.stream, y, x, gamma, ACTIVATION_NONE));
+        BOTH(y, 2e-6, b.ops->channel_norm(b.stream, y, y, gamma, ACTIVATION_SILU));
+        strips = matrix_clone(y);
+        fast.ops->channel_norm(fast.stream, y, x, gamma, ACTIVATION_SILU);
+        for (int64_t first = 0, count; first < pixels; first += count) {
+            count = random_int(1, pixels - first);
+            fast.ops->channel_norm(fast.stream, matrix_cols(strips, first, count),
+                matrix_cols(x, first, count), gamma, ACTIVATION_SILU);
+        }
+        assert_same_bytes(y, strips);
+        DROP(x, y, gamma, strips);
+    }
+}
+
 static void test_elements(void **state)
 {
     (void)state;
@@ -193,13 +220,13 @@ static void test_elements(void **state)
         struct matrix x = random_floats(rows, cols), y = random_floats(rows, cols);
         struct matrix z = random_floats(rows, cols), gate = random_vector(cols, true);
 
-        for (int a = ACTIVATION_NONE; a <= ACTIVATION_GELU_TANH; a++) {
+        for (int a = ACTIVATION_NONE; a <= ACTIVATION_RELU; a++) {
             BOTH(y, 3e-7, b.ops->activate(b.stream, y, x, (enum activation)a));
             BOTH(y, 3e-7, b.ops->activate(b.stream, y, y, (enum activation)a));
         }
-        BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, x, z));
-        BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, y, z));
-        BOTH(y, 3e-7, b.ops->gated_silu(b.stream, y, x, y));
+        BOTH(y, 3e-7, b.ops->gated(b.stream, y, x, z, ACTIVATION_SILU));
+        BOTH(y, 3e-7, b.ops->gated(b.stream, y, y, z, ACTIVATION_GELU_TANH));
+        BOTH(y, 3e-7, b.ops->gated(b.stream, y, x, y, ACTIVATION_SILU));
         BOTH(y, 3e-7, b.ops->gated_add(b.stream, y, gate, x, MATRIX_NONE, 0));
         BOTH(y, 3e-7, b.ops->blend(b.stream, y, 0.3f, x, -1.7f));
         BOTH(y, 3e-7, b.ops->guide(b.stream, y, x, z, 2.5f));
@@ -219,7 +246,7 @@ static void test_functions(void **state)
     (void)state;
     for (int i = 0; i < COUNT; i++)
         row_of(x, 0)[i] = (float)(i - COUNT / 2) / 200;
-    for (int a = ACTIVATION_NONE; a <= ACTIVATION_GELU_TANH; a++) {
+    for (int a = ACTIVATION_NONE; a <= ACTIVATION_RELU; a++) {
         reference.ops->activate(reference.stream, want, x, (enum activation)a);
         fast.ops->activate(fast.stream, got, x, (enum activation)a);
         for (int i = 0; i < COUNT; i++) {
@@ -244,6 +271,9 @@ static void test_norm_rope(void **state)
 
         BOTH(x, 2e-6, b.ops->rms_norm_rope(b.stream, x, gamma, 1e-6f, table, ROPE_HALF));
         BOTH(x, 2e-6, b.ops->rms_norm_rope(b.stream, x, gamma, 1e-5f, table, ROPE_INTERLEAVED));
+        BOTH(x, 2e-6, b.ops->rms_norm_rope(b.stream, x, gamma, 1e-5f, MATRIX_NONE, ROPE_HALF));
+        BOTH(x, 2e-6, b.ops->rms_norm_rope(b.stream, x, MATRIX_NONE, 0, table, ROPE_HALF));
+        BOTH(x, 2e-6, b.ops->rms_norm_rope(b.stream, x, MATRIX_NONE, 0, table, ROPE_INTERLEAVED));
         DROP(x, table, gamma);
     }
 }
@@ -259,8 +289,7 @@ static void test_attention(void **state)
         int64_t dim = dims[random_int(0, 7)],
                 most = dim > 64 ? 80 : 300; /* the reference is slow */
         int64_t queries = random_size(most), keys = random_size(2 * most);
-        bool causal = random_int(0, 1);
-        float scale = 1 / sqrtf((float)dim);
+        struct attention how = {heads, kv_heads, 1 / sqrtf((float)dim), random_int(0, 1), {0}};
         struct matrix fused = random_floats(queries, heads * dim + 5);
         struct matrix q = matrix_cols(fused, 5, heads * dim);
         struct matrix k = random_floats(keys, kv_heads * dim);
@@ -268,10 +297,14 @@ static void test_attention(void **state)
         struct matrix out = random_floats(queries, heads * dim);
 
         /* A score of 100 is good to 1e-5 in float, and so is its exponential. */
-        BOTH(out, 5e-5, b.ops->attention(b.stream, out, q, k, v, heads, kv_heads, scale, causal));
+        BOTH(out, 5e-5, b.ops->attention(b.stream, out, q, k, v, &how));
         /* Scores so far apart that one key takes all. */
-        BOTH(out, 2e-3, b.ops->attention(b.stream, out, q, k, v, heads, kv_heads, 3, causal));
-        DROP(fused, k, v, out);
+        how.scale = 3;
+        BOTH(out, 2e-3, b.ops->attention(b.stream, out, q, k, v, &how));
+        how.scale = 1;
+        how.bias = random_floats(heads, queries + keys - 1);
+        BOTH(out, 2e-4, b.ops->attention(b.stream, out, q, k, v, &how));
+        DROP(fused, k, v, out, how.bias);
     }
 }
 
@@ -281,6 +314,7 @@ static void test_moves(void **state)
     for (int i = 0; i < ROUNDS; i++) {
         int64_t rows = random_size(200), cols = random_size(300);
         int32_t patch = (int32_t)random_int(1, 3);
+        enum patch_order order = (enum patch_order)random_int(0, 1);
         int64_t height = patch * random_size(30), width = patch * random_size(30);
         struct matrix x = random_weights(rows, cols), y = random_floats(rows, cols);
         struct matrix t = random_floats(cols, rows), row = random_vector(cols, false);
@@ -291,8 +325,8 @@ static void test_moves(void **state)
         BOTH(y, 0, b.ops->copy(b.stream, y, x));
         BOTH(y, 0, b.ops->copy(b.stream, y, row));
         BOTH(t, 0, b.ops->transpose(b.stream, t, y));
-        BOTH(tokens, 0, b.ops->patchify(b.stream, tokens, picture, height, width, patch));
-        BOTH(picture, 0, b.ops->unpatchify(b.stream, picture, tokens, height, width, patch));
+        BOTH(tokens, 0, b.ops->patchify(b.stream, tokens, picture, height, width, patch, order));
+        BOTH(picture, 0, b.ops->unpatchify(b.stream, picture, tokens, height, width, patch, order));
         DROP(x, y, t, row, picture, tokens);
     }
 }
@@ -392,11 +426,13 @@ static void test_nan(void **state)
     assert_false(isnan(row_of(y, 6)[0]) || isnan(row_of(y, 8)[31]));
     fast.ops->rms_norm(fast.stream, out, x, MATRIX_NONE, MATRIX_NONE, 1e-6f);
     assert_true(isnan(row_of(out, 7)[60]) && !isnan(row_of(out, 8)[60]));
-    for (int a = ACTIVATION_NONE; a <= ACTIVATION_GELU_TANH; a++) {
+    for (int a = ACTIVATION_NONE; a <= ACTIVATION_RELU; a++) {
         fast.ops->activate(fast.stream, out, x, (enum activation)a);
         assert_true(isnan(row_of(out, 7)[3]) && !isnan(row_of(out, 7)[4]));
     }
-    fast.ops->attention(fast.stream, out, x, x, x, 1, 1, 0.1f, false);
+    fast.ops->attention(
+        fast.stream, out, x, x, x, &(struct attention){.heads = 1, .kv_heads = 1, .scale = 0.1f});
+
     assert_true(isnan(row_of(out, 0)[0]) && isnan(row_of(out, 7)[0]));
     DROP(x, w, y, out);
 }
@@ -409,6 +445,7 @@ int main(void)
         cmocka_unit_test(test_unpack),
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_group_norm),
+        cmocka_unit_test(test_channel_norm),
         cmocka_unit_test(test_elements),
         cmocka_unit_test(test_functions),
         cmocka_unit_test(test_norm_rope),

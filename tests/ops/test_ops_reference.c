@@ -41,7 +41,7 @@ static void test_linear(void **state)
 static void test_norms(void **state)
 {
     struct matrix x = OF(1, 4, 3, 4, 0, 5), gamma = OF(1, 4, 1, 2, 1, 2),
-                  scale = OF(1, 4, 0, 1, 0, -1);
+                  scale = OF(1, 4, 0, 1, 0, -1), shift = OF(1, 4, 10, 20, 30, 40);
     struct matrix y = matrix_new(DTYPE_F32, 1, 4, 4);
 
     (void)state;
@@ -53,10 +53,32 @@ static void test_norms(void **state)
     b.ops->rms_norm(b.stream, y, x, MATRIX_NONE, MATRIX_NONE, 12.5f);
     check(y, OF(1, 4, 0.6f, 0.8f, 0, 1));
     /* Mean 3, variance (0 + 1 + 9 + 4) / 4 = 3.5; in place. */
-    b.ops->layer_norm(b.stream, x, x, scale, 0.5f);
+    b.ops->layer_norm(b.stream, x, x, MATRIX_NONE, scale, MATRIX_NONE, 0.5f);
     check(x, OF(1, 4, 0, 1, -1.5f, 0));
+    x = OF(1, 4, 3, 4, 0, 5);
+    b.ops->layer_norm(b.stream, x, x, gamma, scale, shift, 0.5f);
+    check(x, OF(1, 4, 10, 22, 28.5f, 40));
     matrix_drop(gamma);
     matrix_drop(scale);
+    matrix_drop(shift);
+}
+
+/* A row of norm 5 gets one of 10, a row of nothing stays; pixels of norms 5, 0 and 1. */
+static void test_other_norms(void **state)
+{
+    struct matrix y = OF(2, 2, 3, 4, 0, 0), x = OF(2, 2, 0, 10, 1, 1), gamma = OF(1, 2, 5, 10);
+
+    (void)state;
+    b.ops->match_norms(b.stream, y, x);
+    check(y, OF(2, 2, 6, 8, 0, 0));
+    matrix_drop(x);
+    x = OF(2, 3, 3, 0, 0, 4, 0, -1);
+    b.ops->channel_norm(b.stream, x, x, gamma, ACTIVATION_NONE);
+    check(x, OF(2, 3, 3 * sqrtf(2), 0, 0, 8 * sqrtf(2), 0, -10 * sqrtf(2)));
+    x = OF(2, 1, 0, 1);
+    b.ops->channel_norm(b.stream, x, x, gamma, ACTIVATION_SILU);
+    check(x, OF(2, 1, 0, 10 * sqrtf(2)));
+    matrix_drop(gamma);
 }
 
 static void test_group_norm(void **state)
@@ -99,8 +121,14 @@ static void test_elements(void **state)
     b.ops->activate(b.stream, y, x, ACTIVATION_GELU_TANH);
     check(y, OF(1, 3, 0, 0.8411920f, -0.0454023f));
     y = matrix_new(DTYPE_F32, 1, 3, 3);
-    b.ops->gated_silu(b.stream, y, x, gate);
+    b.ops->gated(b.stream, y, x, gate, ACTIVATION_SILU);
     check(y, OF(1, 3, 0, 2.1931758f, -0.9536234f));
+    y = matrix_new(DTYPE_F32, 1, 3, 3);
+    b.ops->gated(b.stream, y, x, gate, ACTIVATION_GELU_TANH);
+    check(y, OF(1, 3, 0, 2.5235760f, -0.1816092f));
+    y = matrix_new(DTYPE_F32, 1, 3, 3);
+    b.ops->activate(b.stream, y, x, ACTIVATION_RELU);
+    check(y, OF(1, 3, 0, 1, 0));
     y = OF(1, 3, 1, 1, 1);
     b.ops->gated_add(b.stream, y, gate, x, MATRIX_NONE, 0);
     check(y, OF(1, 3, 1, 4, -7));
@@ -147,6 +175,13 @@ static void test_norm_rope(void **state)
     x = OF(1, 8, 3, 3, -3, 3, 3, -3, 3, 3);
     b.ops->rms_norm_rope(b.stream, x, gamma, 27, table, ROPE_HALF);
     check(x, OF(1, 8, 3, 2, 1, 4, -3, -2, 1, 4));
+    /* Only normed, only rotated. */
+    x = OF(1, 8, 3, 3, -3, 3, 3, -3, 3, 3);
+    b.ops->rms_norm_rope(b.stream, x, gamma, 27, MATRIX_NONE, ROPE_HALF);
+    check(x, OF(1, 8, 1, 2, -3, 4, 1, -2, 3, 4));
+    x = OF(1, 8, 1, 2, -3, 4, 1, -2, 3, 4);
+    b.ops->rms_norm_rope(b.stream, x, MATRIX_NONE, 0, table, ROPE_HALF);
+    check(x, OF(1, 8, 3, 2, 1, 4, -3, -2, 1, 4));
     matrix_drop(table);
     matrix_drop(gamma);
 }
@@ -155,15 +190,24 @@ static void test_attention(void **state)
 {
     /* Two heads of two columns share one key head. ln 3 makes shares of 3/4 and 1/4. */
     const float l = 1.0986123f;
+    struct attention how = {.heads = 2, .kv_heads = 1, .scale = 0.5f};
     struct matrix q = OF(2, 4, 0, 0, l, 0, 0, l, l, 0), k = OF(2, 2, 2, 0, 0, 2);
     struct matrix v = OF(2, 2, 4, 8, 0, 16), out = matrix_new(DTYPE_F32, 2, 4, 4);
 
     (void)state;
-    b.ops->attention(b.stream, out, q, k, v, 2, 1, 0.5f, false);
+    b.ops->attention(b.stream, out, q, k, v, &how);
     check(out, OF(2, 4, 2, 12, 3, 10, 1, 14, 3, 10));
     out = matrix_new(DTYPE_F32, 2, 4, 4);
-    b.ops->attention(b.stream, out, q, k, v, 2, 1, 0.5f, true);
+    how.causal = true;
+    b.ops->attention(b.stream, out, q, k, v, &how);
     check(out, OF(2, 4, 4, 8, 4, 8, 1, 14, 3, 10));
+    /* The first head looks back, the second ahead: columns are s - t + 1. */
+    out = matrix_new(DTYPE_F32, 2, 4, 4);
+    how.causal = false;
+    how.bias = OF(2, 3, l, 0, 0, 0, 0, l);
+    b.ops->attention(b.stream, out, q, k, v, &how);
+    check(out, OF(2, 4, 2, 12, 2, 12, 2, 12, 3, 10));
+    matrix_drop(how.bias);
     matrix_drop(q);
     matrix_drop(k);
     matrix_drop(v);
@@ -181,14 +225,21 @@ static void test_moves(void **state)
     check(y, OF(2, 4, 5, 6, 7, 8, 5, 6, 7, 8));
     /* A picture of 2 channels, 2 high and 2 wide, is one patch: pixels first, then channels. */
     y = matrix_new(DTYPE_F32, 1, 8, 8);
-    b.ops->patchify(b.stream, y, x, 2, 2, 2);
-    b.ops->unpatchify(b.stream, x, y, 2, 2, 2);
+    b.ops->patchify(b.stream, y, x, 2, 2, 2, PATCH_CHANNELS_LAST);
+    b.ops->unpatchify(b.stream, x, y, 2, 2, 2, PATCH_CHANNELS_LAST);
     check(y, OF(1, 8, 1, 5, 2, 6, 3, 7, 4, 8));
+    check(x, OF(2, 4, 1, 2, 3, 4, 5, 6, 7, 8));
+    /* Channels first: the picture as it is. */
+    x = OF(2, 4, 1, 2, 3, 4, 5, 6, 7, 8);
+    y = matrix_new(DTYPE_F32, 1, 8, 8);
+    b.ops->patchify(b.stream, y, x, 2, 2, 2, PATCH_CHANNELS_FIRST);
+    b.ops->unpatchify(b.stream, x, y, 2, 2, 2, PATCH_CHANNELS_FIRST);
+    check(y, OF(1, 8, 1, 2, 3, 4, 5, 6, 7, 8));
     check(x, OF(2, 4, 1, 2, 3, 4, 5, 6, 7, 8));
     /* 1 channel, 2 high, 4 wide: two patches from left to right. */
     x = OF(1, 8, 1, 2, 3, 4, 5, 6, 7, 8);
     y = matrix_new(DTYPE_F32, 2, 4, 4);
-    b.ops->patchify(b.stream, y, x, 2, 4, 2);
+    b.ops->patchify(b.stream, y, x, 2, 4, 2, PATCH_CHANNELS_LAST);
     check(y, OF(2, 4, 1, 2, 5, 6, 3, 4, 7, 8));
     matrix_drop(x);
 }
@@ -264,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_other_norms),
         cmocka_unit_test(test_group_norm),
         cmocka_unit_test(test_elements),
         cmocka_unit_test(test_norm_add),

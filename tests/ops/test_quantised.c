@@ -96,9 +96,11 @@ static void check_vectors(const struct bench *b, enum dtype dtype)
         y[0] = matrix_new(DTYPE_F32, 3, 1024, 1024);
         y[1] = matrix_new(DTYPE_F32, 2, 1024, 1024);
         b->ops->rms_norm(b->stream, y[0], tokens, v, v, 1e-6f);
-        b->ops->layer_norm(b->stream, y[0], y[0], v, 1e-6f);
+        b->ops->layer_norm(b->stream, y[0], y[0], v, v, v, 1e-6f);
         b->ops->gated_add(b->stream, y[0], v, tokens, MATRIX_NONE, 0);
         b->ops->gated_add(b->stream, y[0], v, tokens, v, 1e-6f);
+        b->ops->rms_norm_rope(b->stream, y[0], v, 1e-6f, MATRIX_NONE, ROPE_HALF);
+        b->ops->channel_norm(b->stream, x, x, v, ACTIVATION_NONE);
         group_norm(
             b, y[1], x, v, v, (struct group_norm){.groups = 32, .run = 30, .eps = 1e-6f}, 30);
         b->ops->linear(b->stream, y[1], in, w, v);

@@ -10,6 +10,7 @@ struct operands {
     struct matrix qkv, out;      /* attention: several tiles of queries and of keys */
     struct matrix picture, kernel, decoded;
     struct matrix normed, affine;
+    struct matrix distances; /* what attention adds to scores */
 };
 
 static struct matrix shifted(enum dtype dtype, int64_t rows, int64_t cols, int64_t shift)
@@ -37,7 +38,7 @@ static struct operands operands_new(int64_t shift)
 {
     struct operands o;
     const struct matrix *all[] = {&o.x, &o.w, &o.bias, &o.y, &o.qkv, &o.out, &o.picture, &o.kernel,
-        &o.decoded, &o.normed, &o.affine};
+        &o.decoded, &o.normed, &o.affine, &o.distances};
 
     o.x = shifted(DTYPE_F32, TOKENS, IN, shift);
     o.w = shifted(DTYPE_BF16, OUT, IN, shift);
@@ -50,6 +51,7 @@ static struct operands operands_new(int64_t shift)
     o.decoded = shifted(DTYPE_F32, 140, HEIGHT * WIDTH, shift);
     o.normed = shifted(DTYPE_F32, TOKENS, IN, shift);
     o.affine = shifted(DTYPE_F32, 2, 70, shift);
+    o.distances = shifted(DTYPE_F32, HEADS, 2 * 400 - 1, shift);
     seed = 77;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int64_t r = 0; r < all[i]->rows; r++)
@@ -61,7 +63,7 @@ static struct operands operands_new(int64_t shift)
 static void operands_drop(struct operands *o, int64_t shift)
 {
     struct matrix all[] = {o->x, o->w, o->bias, o->y, o->qkv, o->out, o->picture, o->kernel,
-        o->decoded, o->normed, o->affine};
+        o->decoded, o->normed, o->affine, o->distances};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         unshift(all[i], shift);
@@ -74,7 +76,8 @@ static void run_all(const struct bench *b, struct operands *o)
     b->ops->linear(b->stream, o->y, o->x, o->w, o->bias);
     b->ops->attention(b->stream, o->out, matrix_cols(o->qkv, 0, HEADS * DIM),
         matrix_cols(o->qkv, HEADS * DIM, HEADS * DIM),
-        matrix_cols(o->qkv, 2 * HEADS * DIM, HEADS * DIM), HEADS, HEADS, 0.2f, false);
+        matrix_cols(o->qkv, 2 * HEADS * DIM, HEADS * DIM),
+        &(struct attention){HEADS, HEADS, 0.2f, false, o->distances});
     b->ops->rms_norm(b->stream, o->normed, o->x, MATRIX_NONE, MATRIX_NONE, 1e-6f);
     b->ops->activate(b->stream, o->normed, o->normed, ACTIVATION_SILU);
     group_norm(b, o->affine, o->picture, matrix_cols(matrix_rows(o->x, 0, 1), 0, 70),
@@ -143,7 +146,9 @@ static void test_split_rows(void **state)
                 b.ops->linear(b.stream, matrix_rows(got.y, first, rows),
                     matrix_rows(got.x, first, rows), got.w, got.bias);
                 b.ops->attention(b.stream, matrix_rows(got.out, q_first, q_rows),
-                    matrix_rows(q, q_first, q_rows), key, value, HEADS, HEADS, 0.2f, false);
+                    matrix_rows(q, q_first, q_rows), key, value,
+                    &(struct attention){HEADS, HEADS, 0.2f, false,
+                        matrix_cols(got.distances, 400 - q_first - q_rows, q_rows + 399)});
             }
             assert_same_bytes(want.y, got.y);
             assert_same_bytes(want.out, got.out);

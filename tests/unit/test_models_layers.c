@@ -95,8 +95,11 @@ static void attention_whole(struct bench *b, struct matrix hidden, const struct 
     ops->linear(b->stream, qkv, normed, l->qkv[0], MATRIX_NONE);
     ops->rms_norm_rope(b->stream, q, l->q_norm, l->head_eps, l->rope, l->layout);
     ops->rms_norm_rope(b->stream, k, l->k_norm, l->head_eps, l->rope, l->layout);
-    ops->attention(b->stream, attended, q, k, matrix_cols(qkv, q_dim + kv_dim, kv_dim), l->heads,
-        l->kv_heads, 1.0f / sqrtf((float)l->head_dim), l->causal);
+    ops->attention(b->stream, attended, q, k, matrix_cols(qkv, q_dim + kv_dim, kv_dim),
+        &(struct attention){.heads = l->heads,
+            .kv_heads = l->kv_heads,
+            .scale = 1.0f / sqrtf((float)l->head_dim),
+            .causal = l->causal});
     ops->linear(b->stream, normed, attended, l->out, MATRIX_NONE);
     if (matrix_given(l->post_norm))
         ops->rms_norm(b->stream, normed, normed, l->post_norm, MATRIX_NONE, l->eps);
@@ -185,7 +188,7 @@ static void check_swiglu(int64_t tokens)
     b.x.ops->rms_norm(b.stream, normed, want, l.norm, l.scale, l.eps);
     b.x.ops->linear(b.stream, one, normed, l.w1, MATRIX_NONE);
     b.x.ops->linear(b.stream, three, normed, l.w3, MATRIX_NONE);
-    b.x.ops->gated_silu(b.stream, one, one, three);
+    b.x.ops->gated(b.stream, one, one, three, ACTIVATION_SILU);
     b.x.ops->linear(b.stream, normed, one, l.w2, MATRIX_NONE);
     b.x.ops->rms_norm(b.stream, normed, normed, l.post_norm, MATRIX_NONE, l.eps);
     b.x.ops->gated_add(b.stream, want, l.gate, normed, MATRIX_NONE, 0);

@@ -22,6 +22,7 @@ enum {
     COST_TANH = 1,      /* tanh */
     COST_GELU_ERF = 5,  /* scale, erf, add, halve, multiply */
     COST_GELU_TANH = 9, /* cube 2, scale, add, scale, tanh, add, halve, multiply */
+    COST_RELU = 1,
 };
 
 static double elements(struct matrix m)
@@ -49,6 +50,8 @@ static double activation_cost(enum activation activation)
         return COST_GELU_ERF;
     case ACTIVATION_GELU_TANH:
         return COST_GELU_TANH;
+    case ACTIVATION_RELU:
+        return COST_RELU;
     }
     return 0;
 }
@@ -115,13 +118,32 @@ static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, st
         unless_same(x, y), gamma, scale);
 }
 
-static void layer_norm(
-    struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
+static void layer_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, struct matrix shift, float eps)
 {
+    const unsigned vectors =
+        (gamma.addr ? 1u : 0u) + (scale.addr ? 1u : 0u) + (shift.addr ? 1u : 0u);
+
     (void)eps;
-    check_layer_norm(y, x, scale);
-    /* Mean 1, variance 3, subtract and divide 2, scale 1 each. */
-    add(stream, elements(x) * (6u + (scale.addr ? 1 : 0)), y, unless_same(x, y), scale,
+    check_layer_norm(y, x, gamma, scale, shift);
+    /* Mean 1, variance 3, subtract and divide 2, gamma, scale and shift 1 each. */
+    add(stream, elements(x) * (6 + vectors), y, unless_same(x, y), gamma, scale);
+    add(stream, 0, shift, MATRIX_NONE, MATRIX_NONE, MATRIX_NONE);
+}
+
+static void match_norms(struct stream *stream, struct matrix y, struct matrix x)
+{
+    check_pair(y, x);
+    /* Squares and sums 4, and a product, each. */
+    add(stream, 5 * elements(y), y, x, MATRIX_NONE, MATRIX_NONE);
+}
+
+static void channel_norm(struct stream *stream, struct matrix y, struct matrix x,
+    struct matrix gamma, enum activation activation)
+{
+    check_channel_norm(y, x, gamma, activation);
+    /* Square and sum 2, two products and the activation each. */
+    add(stream, elements(x) * (4 + activation_cost(activation)), y, unless_same(x, y), gamma,
         MATRIX_NONE);
 }
 
@@ -133,12 +155,13 @@ static void activate(
         MATRIX_NONE);
 }
 
-static void gated_silu(struct stream *stream, struct matrix y, struct matrix a, struct matrix b)
+static void gated(struct stream *stream, struct matrix y, struct matrix a, struct matrix b,
+    enum activation activation)
 {
-    check_triple(y, a, b);
-    /* SiLU and a product each. */
-    add(stream, elements(y) * (COST_SILU + 1), y, unless_same(a, y), unless_same(b, y),
-        MATRIX_NONE);
+    check_gated(y, a, b, activation);
+    /* The activation and a product each. */
+    add(stream, elements(y) * (activation_cost(activation) + 1), y, unless_same(a, y),
+        unless_same(b, y), MATRIX_NONE);
 }
 
 static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
@@ -176,18 +199,19 @@ static void rms_norm_rope(struct stream *stream, struct matrix x, struct matrix 
     (void)layout;
     check_rms_norm_rope(x, gamma, table);
     /* A norm with gamma 4 each, and four products and two sums a pair. */
-    add(stream, 7 * elements(x), x, gamma, table, MATRIX_NONE);
+    add(stream, elements(x) * ((gamma.addr ? 4u : 0u) + (table.addr ? 3u : 0u)), x, gamma, table,
+        MATRIX_NONE);
 }
 
-static void attention(struct stream *stream, struct matrix out, struct matrix q, struct matrix k,
-    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+static void attend(struct stream *stream, struct matrix out, struct matrix q, struct matrix k,
+    struct matrix v, const struct attention *attention)
 {
-    (void)scale;
-    check_attention(out, q, k, v, heads, kv_heads);
+    check_attention(out, q, k, v, attention);
     /* 2 d for a score and 2 d for its share of v, for each query, key and head (q.cols = heads d);
-     * half of the pairs if causal. The softmax itself is left out, as is usual. */
-    add_work(stream, COUNT_ATTENTION, 4 * elements(q) * (double)k.rows / (causal ? 2 : 1),
-        bytes_of(out) + bytes_of(q) + bytes_of(k) + bytes_of(v));
+     * half of the pairs if causal. The softmax and its bias are left out, as is usual. */
+    add_work(stream, COUNT_ATTENTION,
+        4 * elements(q) * (double)k.rows / (attention->causal ? 2 : 1),
+        bytes_of(out) + bytes_of(q) + bytes_of(k) + bytes_of(v) + bytes_of(attention->bias));
 }
 
 static void copy(struct stream *stream, struct matrix y, struct matrix x)
@@ -203,15 +227,17 @@ static void transpose(struct stream *stream, struct matrix y, struct matrix x)
 }
 
 static void patchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
+    (void)order;
     check_patches(y, x, height, width, patch);
     add(stream, 0, y, x, MATRIX_NONE, MATRIX_NONE);
 }
 
 static void unpatchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
+    (void)order;
     check_patches(x, y, height, width, patch);
     add(stream, 0, y, x, MATRIX_NONE, MATRIX_NONE);
 }
@@ -270,13 +296,14 @@ static const struct compute_ops count_compute = {
     .linear = linear,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
+    .match_norms = match_norms,
     .activate = activate,
-    .gated_silu = gated_silu,
+    .gated = gated,
     .gated_add = gated_add,
     .blend = blend,
     .guide = guide,
     .rms_norm_rope = rms_norm_rope,
-    .attention = attention,
+    .attention = attend,
     .copy = copy,
     .transpose = transpose,
     .patchify = patchify,
@@ -284,6 +311,7 @@ static const struct compute_ops count_compute = {
     .group_moments = group_moments,
     .group_fold = group_fold,
     .affine = affine_op,
+    .channel_norm = channel_norm,
     .conv2d = conv2d,
     .unpack = unpack,
 };

@@ -23,15 +23,16 @@ struct attention_job {
     int64_t dim, group; /* columns of a head; heads that share keys */
     float scale;
     bool causal;
+    struct matrix bias;
     int64_t queries, tiles; /* rows of a tile; tiles of a head */
 };
 
 /* Where a task stands. */
 struct state {
     const struct kernels *kernels;
-    float *packed, *scores; /* [KEYS, DEPTH], [QUERIES, KEYS] */
-    int64_t first, rows;    /* queries */
-    int64_t q_col, kv_col;  /* the head's first column */
+    float *packed, *scores;      /* [KEYS, DEPTH], [QUERIES, KEYS] */
+    int64_t first, rows;         /* queries */
+    int64_t head, q_col, kv_col; /* the head, and its first column */
     float largest[QUERIES], total[QUERIES];
 };
 
@@ -48,16 +49,29 @@ static void score_tile(
     }
 }
 
+/* What is added to the scores of query `row` with the keys from `key` on; NULL: nothing. */
+static const float *bias_of(
+    const struct attention_job *job, const struct state *s, int64_t row, int64_t key)
+{
+    if (!job->bias.addr) return NULL;
+    return row_of(job->bias, s->head) + key - row + job->q.rows - 1;
+}
+
 /* Scores become shares; what has been summed up is brought to the new maximum. */
 static void share_tile(const struct attention_job *job, struct state *s, int64_t key, int64_t keys)
 {
     for (int64_t r = 0; r < s->rows; r++) {
-        float *row = s->scores + r * KEYS, before = 1;
+        float *row = s->scores + r * KEYS, before = 1, scale = job->scale;
+        const float *bias = bias_of(job, s, s->first + r, key);
         int64_t seen = keys;
 
         if (job->causal) seen = least(s->first + r + 1 - key, keys);
         if (seen < 0) seen = 0;
-        if (seen) before = s->kernels->softmax(row, job->scale, &s->largest[r], &s->total[r], seen);
+        if (bias && seen) {
+            s->kernels->blend(row, scale, row, 1, bias, seen);
+            scale = 1;
+        }
+        if (seen) before = s->kernels->softmax(row, scale, &s->largest[r], &s->total[r], seen);
         memset(row + seen, 0, (size_t)(keys - seen) * sizeof *row);
         if (key && before != 1) {
             float *out = row_of(job->out, s->first + r) + s->q_col;
@@ -90,6 +104,7 @@ static void attention_task(void *arg, int64_t index, int worker)
     s.scores = s.packed + KEYS * DEPTH;
     s.first = index % job->tiles * job->queries;
     s.rows = least(job->q.rows - s.first, job->queries);
+    s.head = head;
     s.q_col = head * job->dim;
     s.kv_col = head / job->group * job->dim;
     for (int64_t r = 0; r < s.rows; r++)
@@ -110,16 +125,18 @@ static void attention_task(void *arg, int64_t index, int worker)
 }
 
 void cpu_attention(struct stream *stream, struct matrix out, struct matrix q, struct matrix k,
-    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+    struct matrix v, const struct attention *attention)
 {
     struct cpu_device *cpu = cpu_device(stream->device);
     struct attention_job job = {.cpu = cpu, .out = out, .q = q, .k = k, .v = v};
+    const int64_t heads = attention->heads;
 
-    check_attention(out, q, k, v, heads, kv_heads);
+    check_attention(out, q, k, v, attention);
     job.dim = q.cols / heads;
-    job.group = heads / kv_heads;
-    job.scale = scale;
-    job.causal = causal;
+    job.group = heads / attention->kv_heads;
+    job.scale = attention->scale;
+    job.causal = attention->causal;
+    job.bias = attention->bias;
     job.queries = QUERIES;
     while (job.queries > LEAST_QUERIES &&
            ceil_div(q.rows, job.queries) * heads < 4 * (int64_t)pool_workers(cpu->pool))

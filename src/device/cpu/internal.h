@@ -79,7 +79,7 @@ extern const struct compute_ops cpu_fast_ops;      /* rows.c, and: */
 void cpu_linear(
     struct stream *, struct matrix y, struct matrix x, struct matrix w, struct matrix bias);
 void cpu_attention(struct stream *, struct matrix out, struct matrix q, struct matrix k,
-    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
+    struct matrix v, const struct attention *attention);
 void cpu_conv2d(struct stream *, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv);
 void cpu_unpack(struct stream *, const struct crossed *tensors, int32_t count);

@@ -57,14 +57,14 @@ struct kernels {
     double (*sum)(const float *x, int64_t n);
     double (*sum_squares)(const float *x, float about, int64_t n); /* of x - about */
 
-    /* y = (x - about) * factor * gamma * (1 + scale); gamma, scale may be NULL. */
+    /* y = (x - about) * factor * gamma * (1 + scale) + shift; gamma, scale, shift may be NULL. */
     void (*normalise)(float *y, const float *x, float about, float factor, const float *gamma,
-        const float *scale, int64_t n);
+        const float *scale, const float *shift, int64_t n);
 
     void (*activate)(float *y, const float *x, enum activation activation, int64_t n);
     void (*affine)(
         float *y, const float *x, float slope, float offset, enum activation activation, int64_t n);
-    void (*gated_silu)(float *y, const float *a, const float *b, int64_t n);
+    void (*gated)(float *y, const float *a, const float *b, enum activation activation, int64_t n);
     void (*gated_add)(float *y, const float *gate, const float *x, int64_t n); /* gate or NULL */
     void (*blend)(
         float *y, float a, const float *x, float b, const float *z, int64_t n); /* ax+bz */
@@ -82,6 +82,11 @@ struct kernels {
     float (*softmax)(float *x, float scale, float *largest, float *total, int64_t n);
 
     void (*multiply_row)(float *y, const float *x, float factor, int64_t n);
+
+    /* For rows that are added up element by element: y += x^2; y = f(x * factors * gain). */
+    void (*add_squares)(float *y, const float *x, int64_t n);
+    void (*multiply_by)(float *y, const float *x, const float *factors, float gain,
+        enum activation activation, int64_t n);
 };
 
 /* Which of them the CPU has, cpu_kernels_at knows. */

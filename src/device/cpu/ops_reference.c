@@ -47,6 +47,8 @@ static double apply(enum activation activation, double x)
         return x * 0.5 * (1 + erf(x * 0.70710678118654752440));
     case ACTIVATION_GELU_TANH: /* sqrt(2 / pi) */
         return x * 0.5 * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case ACTIVATION_RELU:
+        return x < 0 ? 0 : x;
     }
     return x;
 }
@@ -111,11 +113,11 @@ static void rms_norm(struct stream *stream, struct matrix y, struct matrix x, st
     }
 }
 
-static void layer_norm(
-    struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
+static void layer_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, struct matrix shift, float eps)
 {
     (void)stream;
-    check_layer_norm(y, x, scale);
+    check_layer_norm(y, x, gamma, scale, shift);
     for (int64_t r = 0; r < x.rows; r++) {
         double mean = 0, variance = 0, root;
 
@@ -126,8 +128,47 @@ static void layer_norm(
             variance += ((double)load(x, r, c) - mean) * ((double)load(x, r, c) - mean);
         root = sqrt(variance / (double)x.cols + (double)eps);
         for (int64_t c = 0; c < x.cols; c++)
-            *at(y, r, c) =
-                (float)(((double)load(x, r, c) - mean) / root * (1 + load_or(scale, c, 0)));
+            *at(y, r, c) = (float)(((double)load(x, r, c) - mean) / root * load_or(gamma, c, 1) *
+                                       (1 + load_or(scale, c, 0)) +
+                                   load_or(shift, c, 0));
+    }
+}
+
+static double norm_of(struct matrix row)
+{
+    double sum = 0;
+
+    for (int64_t c = 0; c < row.cols; c++)
+        sum += (double)load(row, 0, c) * (double)load(row, 0, c);
+    return sqrt(sum);
+}
+
+static void match_norms(struct stream *stream, struct matrix y, struct matrix x)
+{
+    (void)stream;
+    check_pair(y, x);
+    for (int64_t r = 0; r < y.rows; r++) {
+        double have = norm_of(matrix_rows(y, r, 1)), want = norm_of(matrix_rows(x, r, 1));
+
+        for (int64_t c = 0; have != 0 && c < y.cols; c++)
+            *at(y, r, c) = (float)((double)load(y, r, c) * (want / have));
+    }
+}
+
+static void channel_norm(struct stream *stream, struct matrix y, struct matrix x,
+    struct matrix gamma, enum activation activation)
+{
+    (void)stream;
+    check_channel_norm(y, x, gamma, activation);
+    for (int64_t p = 0; p < x.cols; p++) {
+        double squares = 0, factor;
+
+        for (int64_t c = 0; c < x.rows; c++)
+            squares += (double)load(x, c, p) * (double)load(x, c, p);
+        factor = sqrt((double)x.rows) / fmax(sqrt(squares), 1e-12);
+        for (int64_t c = 0; c < x.rows; c++)
+            *at(y, c, p) = (float)apply(
+                activation, (double)load(x, c, p) * factor * (double)load(gamma, 0, c));
     }
 }
 
@@ -209,13 +250,15 @@ static void activate(
             *at(y, r, c) = (float)apply(activation, (double)load(x, r, c));
 }
 
-static void gated_silu(struct stream *stream, struct matrix y, struct matrix a, struct matrix b)
+static void gated(struct stream *stream, struct matrix y, struct matrix a, struct matrix b,
+    enum activation activation)
 {
     (void)stream;
-    check_triple(y, a, b);
+    check_gated(y, a, b, activation);
     for (int64_t r = 0; r < y.rows; r++)
         for (int64_t c = 0; c < y.cols; c++)
-            *at(y, r, c) = (float)(silu((double)load(a, r, c)) * (double)load(b, r, c));
+            *at(y, r, c) =
+                (float)(apply(activation, (double)load(a, r, c)) * (double)load(b, r, c));
 }
 
 static void gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
@@ -259,19 +302,20 @@ static void guide(
 static void rms_norm_rope(struct stream *stream, struct matrix x, struct matrix gamma, float eps,
     struct matrix table, enum rope_layout layout)
 {
-    int64_t pairs = table.cols / 2;
+    int64_t cols = rms_norm_rope_cols(gamma, table), pairs = cols / 2;
 
     (void)stream;
     check_rms_norm_rope(x, gamma, table);
     for (int64_t t = 0; t < x.rows; t++)
-        for (int64_t first = 0; first < x.cols; first += table.cols) {
-            struct matrix head = matrix_cols(matrix_rows(x, t, 1), first, table.cols);
-            double root = root_mean_square(head, eps);
+        for (int64_t first = 0; first < x.cols; first += cols) {
+            struct matrix head = matrix_cols(matrix_rows(x, t, 1), first, cols);
+            double root = gamma.addr ? root_mean_square(head, eps) : 1;
 
             for (int64_t i = 0; i < pairs; i++) {
                 int64_t ia = layout == ROPE_HALF ? i : 2 * i;
                 int64_t ib = layout == ROPE_HALF ? i + pairs : 2 * i + 1;
-                double cosine = (double)load(table, t, i), sine = (double)load(table, t, pairs + i);
+                double cosine = table.addr ? (double)load(table, t, i) : 1;
+                double sine = table.addr ? (double)load(table, t, pairs + i) : 0;
                 double a = (double)load(head, 0, ia) / root * load_or(gamma, ia, 1);
                 double b = (double)load(head, 0, ib) / root * load_or(gamma, ib, 1);
 
@@ -283,58 +327,70 @@ static void rms_norm_rope(struct stream *stream, struct matrix x, struct matrix 
 
 /* ---- attention ---- */
 
-static double score(struct matrix q, struct matrix k, int64_t t, int64_t s, int64_t q_first,
-    int64_t kv_first, int64_t dim)
+/* A query of a head, and the head's columns. */
+struct query {
+    struct matrix q, k, v;
+    const struct attention *attention;
+    int64_t t, head, q_first, kv_first, dim;
+};
+
+static double score(const struct query *query, int64_t s)
 {
+    const struct attention *a = query->attention;
     double sum = 0;
 
-    for (int64_t i = 0; i < dim; i++)
-        sum += (double)load(q, t, q_first + i) * (double)load(k, s, kv_first + i);
+    for (int64_t i = 0; i < query->dim; i++)
+        sum += (double)load(query->q, query->t, query->q_first + i) *
+               (double)load(query->k, s, query->kv_first + i);
+    sum *= (double)a->scale;
+    if (a->bias.addr) sum += (double)load(a->bias, query->head, s - query->t + query->q.rows - 1);
     return sum;
 }
 
 #define COLUMNS 64
 
-/* One query and head: softmax with the maximum taken off, in passes over the keys. */
-static void attend(struct matrix out, struct matrix q, struct matrix k, struct matrix v, int64_t t,
-    int64_t keys, int64_t q_first, int64_t kv_first, int64_t dim, double scale)
+/* Softmax with the maximum taken off, in passes over the keys. */
+static void attend(struct matrix out, const struct query *query, int64_t keys)
 {
     double largest = -INFINITY, total = 0;
 
     for (int64_t s = 0; s < keys; s++) {
-        double x = score(q, k, t, s, q_first, kv_first, dim) * scale;
+        double x = score(query, s);
 
         if (x > largest || isnan(x)) largest = x;
     }
     for (int64_t s = 0; s < keys; s++)
-        total += exp(score(q, k, t, s, q_first, kv_first, dim) * scale - largest);
+        total += exp(score(query, s) - largest);
     /* The sum over v in double needs room: a few columns at a time. */
-    for (int64_t first = 0; first < dim; first += COLUMNS) {
-        int64_t columns = dim - first < COLUMNS ? dim - first : COLUMNS;
+    for (int64_t first = 0; first < query->dim; first += COLUMNS) {
+        int64_t columns = least(query->dim - first, COLUMNS);
         double sums[COLUMNS] = {0};
 
         for (int64_t s = 0; s < keys; s++) {
-            double share = exp(score(q, k, t, s, q_first, kv_first, dim) * scale - largest) / total;
+            double share = exp(score(query, s) - largest) / total;
 
             for (int64_t i = 0; i < columns; i++)
-                sums[i] += share * (double)load(v, s, kv_first + first + i);
+                sums[i] += share * (double)load(query->v, s, query->kv_first + first + i);
         }
         for (int64_t i = 0; i < columns; i++)
-            *at(out, t, q_first + first + i) = (float)sums[i];
+            *at(out, query->t, query->q_first + first + i) = (float)sums[i];
     }
 }
 
 static void attention(struct stream *stream, struct matrix out, struct matrix q, struct matrix k,
-    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal)
+    struct matrix v, const struct attention *a)
 {
-    int64_t dim = q.cols / heads;
+    int64_t dim = q.cols / a->heads;
 
     (void)stream;
-    check_attention(out, q, k, v, heads, kv_heads);
+    check_attention(out, q, k, v, a);
     for (int64_t t = 0; t < q.rows; t++)
-        for (int64_t h = 0; h < heads; h++)
-            attend(out, q, k, v, t, causal && t + 1 < k.rows ? t + 1 : k.rows, h * dim,
-                h * kv_heads / heads * dim, dim, (double)scale);
+        for (int64_t h = 0; h < a->heads; h++) {
+            const struct query query = {
+                q, k, v, a, t, h, h * dim, h * a->kv_heads / a->heads * dim, dim};
+
+            attend(out, &query, a->causal ? least(t + 1, k.rows) : k.rows);
+        }
 }
 
 /* ---- pictures ---- */
@@ -344,36 +400,39 @@ struct place {
     int64_t row, col;
 };
 
-static struct place patch_place(
-    int64_t channel, int64_t y, int64_t x, int64_t width, int64_t patch, int64_t channels)
+static struct place patch_place(struct matrix picture, int64_t channel, int64_t pixel,
+    int64_t width, int64_t patch, enum patch_order order)
 {
+    int64_t y = pixel / width, x = pixel % width, in_patch = y % patch * patch + x % patch;
+
     return (struct place){
         y / patch * (width / patch) + x / patch,
-        ((y % patch) * patch + x % patch) * channels + channel,
+        order == PATCH_CHANNELS_FIRST ? channel * patch * patch + in_patch
+                                      : in_patch * picture.rows + channel,
     };
 }
 
 static void patchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
     (void)stream;
     check_patches(y, x, height, width, patch);
     for (int64_t c = 0; c < x.rows; c++)
         for (int64_t p = 0; p < x.cols; p++) {
-            struct place place = patch_place(c, p / width, p % width, width, patch, x.rows);
+            struct place place = patch_place(x, c, p, width, patch, order);
 
             *at(y, place.row, place.col) = load(x, c, p);
         }
 }
 
 static void unpatchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
     (void)stream;
     check_patches(x, y, height, width, patch);
     for (int64_t c = 0; c < y.rows; c++)
         for (int64_t p = 0; p < y.cols; p++) {
-            struct place place = patch_place(c, p / width, p % width, width, patch, y.rows);
+            struct place place = patch_place(y, c, p, width, patch, order);
 
             *at(y, c, p) = load(x, place.row, place.col);
         }
@@ -437,8 +496,9 @@ const struct compute_ops cpu_reference_ops = {
     .linear = linear,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
+    .match_norms = match_norms,
     .activate = activate,
-    .gated_silu = gated_silu,
+    .gated = gated,
     .gated_add = gated_add,
     .blend = blend,
     .guide = guide,
@@ -451,6 +511,7 @@ const struct compute_ops cpu_reference_ops = {
     .group_moments = group_moments,
     .group_fold = group_fold,
     .affine = affine_op,
+    .channel_norm = channel_norm,
     .conv2d = conv2d,
     .unpack = unpack,
 };

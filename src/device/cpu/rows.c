@@ -15,10 +15,11 @@
 struct rows_job {
     const struct cpu_device *cpu;
     void (*piece)(const struct rows_job *job, int64_t row, int64_t col, int64_t n);
-    struct matrix y, a, b, vector, scale;
+    struct matrix y, a, b, vector, scale, shift;
     float p, q;
     enum activation activation;
     enum rope_layout layout;
+    enum patch_order order;
     int64_t height, width, patch; /* of pictures */
     int64_t run;                  /* of pixels */
     int64_t tile_rows, tile_cols, tiles_across;
@@ -73,19 +74,20 @@ static struct rows_job job_of(struct stream *stream, struct matrix y, struct mat
 
 /* ---- norms ---- */
 
-/* The second half of a norm: gammas and scales are widened a piece at a time. */
+/* The second half of a norm: its vectors are widened a piece at a time. */
 static void normalise(const struct rows_job *job, int64_t row, int64_t col, int64_t n,
     struct matrix gamma, float about, float factor)
 {
     const struct kernels *kernels = job->cpu->kernels;
-    float gamma_buffer[PIECE], scale_buffer[PIECE];
+    float gamma_buffer[PIECE], scale_buffer[PIECE], shift_buffer[PIECE];
 
     for (int64_t i = 0; i < n; i += PIECE) {
         int64_t m = least(n - i, PIECE);
 
         kernels->normalise(row_of(job->y, row) + col + i, row_of(job->a, row) + col + i, about,
             factor, vector_piece(kernels, gamma, i, m, gamma_buffer),
-            vector_piece(kernels, job->scale, col + i, m, scale_buffer), m);
+            vector_piece(kernels, job->scale, col + i, m, scale_buffer),
+            vector_piece(kernels, job->shift, col + i, m, shift_buffer), m);
     }
 }
 
@@ -120,18 +122,69 @@ static void layer_norm_piece(const struct rows_job *job, int64_t row, int64_t co
     float mean = (float)(job->cpu->kernels->sum(x, n) / (double)n);
     double variance = job->cpu->kernels->sum_squares(x, mean, n) / (double)n;
 
-    normalise(job, row, col, n, MATRIX_NONE, mean, (float)(1 / sqrt(variance + (double)job->p)));
+    normalise(job, row, col, n, job->vector, mean, (float)(1 / sqrt(variance + (double)job->p)));
 }
 
-static void layer_norm(
-    struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
+static void layer_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, struct matrix shift, float eps)
 {
     struct rows_job job = job_of(stream, y, x, MATRIX_NONE, layer_norm_piece);
 
-    check_layer_norm(y, x, scale);
+    check_layer_norm(y, x, gamma, scale, shift);
+    job.vector = gamma;
     job.scale = scale;
+    job.shift = shift;
     job.p = eps;
     run(&job, true);
+}
+
+static void match_norms_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    const struct kernels *kernels = job->cpu->kernels;
+    float *y = row_of(job->y, row) + col;
+    double have = kernels->sum_squares(y, 0, n);
+    double want = kernels->sum_squares(row_of(job->a, row) + col, 0, n);
+
+    if (have != 0) kernels->multiply_row(y, y, (float)sqrt(want / have), n);
+}
+
+static void match_norms(struct stream *stream, struct matrix y, struct matrix x)
+{
+    struct rows_job job = job_of(stream, y, x, MATRIX_NONE, match_norms_piece);
+
+    check_pair(y, x);
+    run(&job, true);
+}
+
+/* All channels of pixels [col, col + n), at most PIECE: each pixel is summed up by itself. */
+static void channel_norm_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
+    const struct kernels *kernels = job->cpu->kernels;
+    float factors[PIECE] = {0}, buffer[1];
+
+    (void)row;
+    for (int64_t c = 0; c < job->a.rows; c++)
+        kernels->add_squares(factors, row_of(job->a, c) + col, n);
+    for (int64_t i = 0; i < n; i++)
+        factors[i] = sqrtf((float)job->a.rows) / fmaxf(sqrtf(factors[i]), 1e-12f);
+    for (int64_t c = 0; c < job->a.rows; c++)
+        kernels->multiply_by(row_of(job->b, c) + col, row_of(job->a, c) + col, factors,
+            *vector_piece(kernels, job->vector, c, 1, buffer), job->activation, n);
+}
+
+/* A task is a few pixels of all channels: `y` of the job is only what is gone over. */
+static void channel_norm(struct stream *stream, struct matrix y, struct matrix x,
+    struct matrix gamma, enum activation activation)
+{
+    struct rows_job job = job_of(stream, matrix_rows(y, 0, 1), x, y, channel_norm_piece);
+
+    check_channel_norm(y, x, gamma, activation);
+    job.vector = gamma;
+    job.activation = activation;
+    job.tile_rows = 1;
+    job.tile_cols = PIECE;
+    job.tiles_across = ceil_div(y.cols, PIECE);
+    pool_run(job.cpu->pool, job.tiles_across, rows_task, &job);
 }
 
 /* A channel's runs, into `b`. */
@@ -243,17 +296,19 @@ static void affine(struct stream *stream, struct matrix y, struct matrix x,
     run(&job, false);
 }
 
-static void gated_silu_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+static void gated_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
 {
-    job->cpu->kernels->gated_silu(
-        row_of(job->y, row) + col, row_of(job->a, row) + col, row_of(job->b, row) + col, n);
+    job->cpu->kernels->gated(row_of(job->y, row) + col, row_of(job->a, row) + col,
+        row_of(job->b, row) + col, job->activation, n);
 }
 
-static void gated_silu(struct stream *stream, struct matrix y, struct matrix a, struct matrix b)
+static void gated(struct stream *stream, struct matrix y, struct matrix a, struct matrix b,
+    enum activation activation)
 {
-    struct rows_job job = job_of(stream, y, a, b, gated_silu_piece);
+    struct rows_job job = job_of(stream, y, a, b, gated_piece);
 
-    check_triple(y, a, b);
+    check_gated(y, a, b, activation);
+    job.activation = activation;
     run_elements(&job);
 }
 
@@ -280,8 +335,8 @@ static void norm_add_piece(const struct rows_job *job, int64_t row, int64_t col,
     for (int64_t i = col; i < col + n; i += PIECE) {
         int64_t m = least(col + n - i, PIECE);
 
-        kernels->normalise(
-            normed, x + i, 0, factor, vector_piece(kernels, job->scale, i, m, gamma), NULL, m);
+        kernels->normalise(normed, x + i, 0, factor, vector_piece(kernels, job->scale, i, m, gamma),
+            NULL, NULL, m);
         kernels->gated_add(
             row_of(job->y, row) + i, vector_piece(kernels, job->vector, i, m, gate), normed, m);
     }
@@ -339,17 +394,19 @@ static void guide(
 /* `b` is the table. */
 static void rms_norm_rope_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
 {
-    int64_t length = job->b.cols, pairs = length / 2;
-    const float *cosines = row_of(job->b, row), *sines = cosines + pairs;
+    int64_t length = rms_norm_rope_cols(job->vector, job->b), pairs = length / 2;
+    const float *cosines = job->b.addr ? row_of(job->b, row) : NULL;
 
     for (int64_t first = col; first < col + n; first += length) {
         float *x = row_of(job->y, row) + first;
 
-        normalise(job, row, first, length, job->vector, 0, rms_factor(job, x, length));
+        if (job->vector.addr)
+            normalise(job, row, first, length, job->vector, 0, rms_factor(job, x, length));
+        if (!cosines) continue;
         if (job->layout == ROPE_HALF)
-            job->cpu->kernels->rope_half(x, x + pairs, cosines, sines, pairs);
+            job->cpu->kernels->rope_half(x, x + pairs, cosines, cosines + pairs, pairs);
         else
-            job->cpu->kernels->rope_interleaved(x, cosines, sines, pairs);
+            job->cpu->kernels->rope_interleaved(x, cosines, cosines + pairs, pairs);
     }
 }
 
@@ -404,38 +461,45 @@ static void transpose(struct stream *stream, struct matrix y, struct matrix x)
     run(&job, false);
 }
 
-/* One row of tokens: where its patch's elements are in the picture. */
-static void patchify_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+/* The patch of one row of tokens, either way. */
+static void move_patch(const struct rows_job *job, int64_t row, bool back)
 {
     int64_t patch = job->patch, across = job->width / patch, channels = job->a.rows;
     int64_t corner = row / across * patch * job->width + row % across * patch;
-    float *to = row_of(job->y, row);
+    bool apart = job->order == PATCH_CHANNELS_FIRST;
 
+    for (int64_t i = 0; i < patch * patch; i++) {
+        float *pixel = row_of(job->a, 0) + corner + i / patch * job->width + i % patch;
+        float *token = row_of(job->y, row) + (apart ? i : i * channels);
+
+        for (int64_t channel = 0; channel < channels; channel++) {
+            if (back)
+                *pixel = *token;
+            else
+                *token = *pixel;
+            pixel += job->a.stride;
+            token += apart ? patch * patch : 1;
+        }
+    }
+}
+
+static void patchify_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
+{
     (void)col;
     (void)n;
-    for (int64_t r = 0; r < patch; r++)
-        for (int64_t c = 0; c < patch; c++)
-            for (int64_t channel = 0; channel < channels; channel++)
-                *to++ = row_of(job->a, channel)[corner + r * job->width + c];
+    move_patch(job, row, false);
 }
 
 static void unpatchify_piece(const struct rows_job *job, int64_t row, int64_t col, int64_t n)
 {
-    int64_t patch = job->patch, across = job->width / patch, channels = job->a.rows;
-    int64_t corner = row / across * patch * job->width + row % across * patch;
-    const float *from = row_of(job->y, row);
-
     (void)col;
     (void)n;
-    for (int64_t r = 0; r < patch; r++)
-        for (int64_t c = 0; c < patch; c++)
-            for (int64_t channel = 0; channel < channels; channel++)
-                row_of(job->a, channel)[corner + r * job->width + c] = *from++;
+    move_patch(job, row, true);
 }
 
 /* Both go over the tokens: `y` of the job, whichever way the elements move. */
 static void move_patches(struct stream *stream, struct matrix tokens, struct matrix picture,
-    int64_t height, int64_t width, int32_t patch,
+    int64_t height, int64_t width, int32_t patch, enum patch_order order,
     void (*piece)(const struct rows_job *, int64_t, int64_t, int64_t))
 {
     struct rows_job job = job_of(stream, tokens, picture, MATRIX_NONE, piece);
@@ -444,27 +508,29 @@ static void move_patches(struct stream *stream, struct matrix tokens, struct mat
     job.height = height;
     job.width = width;
     job.patch = patch;
+    job.order = order;
     run(&job, true);
 }
 
 static void patchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
-    move_patches(stream, y, x, height, width, patch, patchify_piece);
+    move_patches(stream, y, x, height, width, patch, order, patchify_piece);
 }
 
 static void unpatchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
-    move_patches(stream, x, y, height, width, patch, unpatchify_piece);
+    move_patches(stream, x, y, height, width, patch, order, unpatchify_piece);
 }
 
 const struct compute_ops cpu_fast_ops = {
     .linear = cpu_linear,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
+    .match_norms = match_norms,
     .activate = activate,
-    .gated_silu = gated_silu,
+    .gated = gated,
     .gated_add = gated_add,
     .blend = blend,
     .guide = guide,
@@ -477,6 +543,7 @@ const struct compute_ops cpu_fast_ops = {
     .group_moments = group_moments,
     .group_fold = group_fold,
     .affine = affine,
+    .channel_norm = channel_norm,
     .conv2d = cpu_conv2d,
     .unpack = cpu_unpack,
 };

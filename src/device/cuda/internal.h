@@ -148,7 +148,7 @@ extern const struct compute_ops cuda_compute_ops; /* ops.c: the table */
 void cuda_linear(
     struct stream *, struct matrix y, struct matrix x, struct matrix w, struct matrix bias);
 void cuda_attention(struct stream *, struct matrix out, struct matrix q, struct matrix k,
-    struct matrix v, int32_t heads, int32_t kv_heads, float scale, bool causal);
+    struct matrix v, const struct attention *attention);
 void cuda_conv2d(struct stream *, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv);
 void cuda_unpack(struct stream *, const struct crossed *tensors, int32_t count);
@@ -176,11 +176,14 @@ struct matrix cuda_plain(struct stream *stream, struct matrix m, struct cuda_roo
 /* norms.c */
 void cuda_rms_norm(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
     struct matrix scale, float eps);
-/* gated_add with gamma; what it is given was checked and is plain. */
+/* gated_add with gamma; what it is given was checked. */
 void cuda_rms_norm_add(struct stream *, struct matrix y, struct matrix gate, struct matrix x,
     struct matrix gamma, float eps);
-void cuda_layer_norm(
-    struct stream *, struct matrix y, struct matrix x, struct matrix scale, float eps);
+void cuda_layer_norm(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, struct matrix shift, float eps);
+void cuda_match_norms(struct stream *, struct matrix y, struct matrix x);
+void cuda_channel_norm(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
+    enum activation activation);
 void cuda_rms_norm_rope(struct stream *, struct matrix x, struct matrix gamma, float eps,
     struct matrix table, enum rope_layout layout);
 void cuda_group_moments(struct stream *, struct matrix moments, struct matrix x, int64_t run);
@@ -197,7 +200,8 @@ uint32_t cuda_blocks(struct stream *stream, int64_t wanted);
 void cuda_affine(struct stream *, struct matrix y, struct matrix x, struct matrix affine,
     enum activation activation);
 void cuda_activate(struct stream *, struct matrix y, struct matrix x, enum activation activation);
-void cuda_gated_silu(struct stream *, struct matrix y, struct matrix a, struct matrix b);
+void cuda_gated(
+    struct stream *, struct matrix y, struct matrix a, struct matrix b, enum activation activation);
 void cuda_gated_add(struct stream *, struct matrix y, struct matrix gate, struct matrix x,
     struct matrix gamma, float eps);
 void cuda_blend(struct stream *, struct matrix y, float a, struct matrix x, float b);
@@ -206,8 +210,8 @@ void cuda_guide(
 void cuda_copy(struct stream *, struct matrix y, struct matrix x);
 void cuda_transpose(struct stream *, struct matrix y, struct matrix x);
 void cuda_patchify(struct stream *, struct matrix y, struct matrix x, int64_t height, int64_t width,
-    int32_t patch);
+    int32_t patch, enum patch_order order);
 void cuda_unpatchify(struct stream *, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch);
+    int64_t width, int32_t patch, enum patch_order order);
 
 #endif

@@ -16,15 +16,19 @@ static int64_t whole_warps(int64_t threads)
     return ceil_div(threads, WARP) * WARP;
 }
 
+/* vectors: gamma, scale and shift, each optional. */
 static void norm_rows(struct stream *stream, enum cuda_kernel kernel, struct matrix y,
-    struct matrix x, struct matrix gamma, struct matrix scale, float eps)
+    struct matrix x, const struct matrix vectors[3], float eps)
 {
+    struct cuda_room room = cuda_room(stream);
     struct matrix operands[] = {y, x};
     int32_t width = cuda_run_width(2, operands);
-    struct row_norm args = {
-        gpu_matrix(y), gpu_matrix(x), gpu_matrix(gamma), gpu_matrix(scale), eps, width};
+    struct row_norm args = {.y = gpu_matrix(y), .x = gpu_matrix(x), .eps = eps, .width = width};
     int64_t runs = ceil_div(x.cols, width), threads = ceil_div(runs, NORM_HELD / width);
 
+    args.gamma = gpu_matrix(cuda_plain(stream, vectors[0], &room));
+    args.scale = gpu_matrix(cuda_plain(stream, vectors[1], &room));
+    args.shift = gpu_matrix(cuda_plain(stream, vectors[2], &room));
     if (threads < ROW_THREADS) threads = least(runs, ROW_THREADS);
     threads = least(whole_warps(threads), NORM_THREADS);
     assert(x.rows <= INT32_MAX && x.cols <= INT32_MAX);
@@ -35,28 +39,43 @@ static void norm_rows(struct stream *stream, enum cuda_kernel kernel, struct mat
 void cuda_rms_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
     struct matrix scale, float eps)
 {
-    struct cuda_room room = cuda_room(stream);
-
     check_rms_norm(y, x, gamma, scale);
-    gamma = cuda_plain(stream, gamma, &room);
-    scale = cuda_plain(stream, scale, &room);
-    norm_rows(stream, KERNEL_rms_norm, y, x, gamma, scale, eps);
+    norm_rows(stream, KERNEL_rms_norm, y, x, (struct matrix[]){gamma, scale, MATRIX_NONE}, eps);
 }
 
 void cuda_rms_norm_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
     struct matrix gamma, float eps)
 {
-    norm_rows(stream, KERNEL_rms_norm_add, y, x, gamma, gate, eps);
+    norm_rows(stream, KERNEL_rms_norm_add, y, x, (struct matrix[]){gamma, gate, MATRIX_NONE}, eps);
 }
 
-void cuda_layer_norm(
-    struct stream *stream, struct matrix y, struct matrix x, struct matrix scale, float eps)
+void cuda_layer_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
+    struct matrix scale, struct matrix shift, float eps)
+{
+    check_layer_norm(y, x, gamma, scale, shift);
+    norm_rows(stream, KERNEL_layer_norm, y, x, (struct matrix[]){gamma, scale, shift}, eps);
+}
+
+void cuda_match_norms(struct stream *stream, struct matrix y, struct matrix x)
+{
+    check_pair(y, x);
+    norm_rows(stream, KERNEL_match_norms, y, x, (struct matrix[3]){0}, 0);
+}
+
+void cuda_channel_norm(struct stream *stream, struct matrix y, struct matrix x, struct matrix gamma,
+    enum activation activation)
 {
     struct cuda_room room = cuda_room(stream);
+    struct matrix operands[] = {y, x};
+    int32_t width = cuda_run_width(2, operands);
+    struct channel_norm_args args = {gpu_matrix(y), gpu_matrix(x),
+        gpu_matrix(cuda_plain(stream, gamma, &room)), (int32_t)activation, width};
+    int64_t blocks = ceil_div(x.cols, WARP * width);
 
-    check_layer_norm(y, x, scale);
-    scale = cuda_plain(stream, scale, &room);
-    norm_rows(stream, KERNEL_layer_norm, y, x, MATRIX_NONE, scale, eps);
+    check_channel_norm(y, x, gamma, activation);
+    assert(blocks <= INT32_MAX);
+    cuda_launch(stream, KERNEL_channel_norm,
+        (struct cuda_grid){(uint32_t)blocks, 1, 1, WARP * CHANNEL_LINES, 0}, &args);
 }
 
 static bool aligned_16(struct matrix m)
@@ -68,9 +87,10 @@ void cuda_rms_norm_rope(struct stream *stream, struct matrix x, struct matrix ga
     struct matrix table, enum rope_layout layout)
 {
     struct cuda_room room = cuda_room(stream);
-    int64_t pairs = table.cols / 2, heads = x.cols / table.cols, groups, blocks;
+    int64_t cols = rms_norm_rope_cols(gamma, table), pairs = cols / 2, heads = x.cols / cols;
+    int64_t groups, blocks;
     int32_t width = cuda_run_width(1, &x), lane_bits = 0;
-    struct rms_norm_rope args = {.eps = eps, .heads = (int32_t)heads};
+    struct rms_norm_rope args = {.eps = eps, .heads = (int32_t)heads, .dim = (int32_t)cols};
 
     check_rms_norm_rope(x, gamma, table);
     assert(x.cols <= INT32_MAX);

@@ -72,10 +72,12 @@ static void combine(struct stream *stream, enum cuda_kernel kernel, struct matri
     cuda_launch(stream, kernel, grid_of(stream, &args.layout, args.y.rows, args.y.cols), &args);
 }
 
-void cuda_gated_silu(struct stream *stream, struct matrix y, struct matrix a, struct matrix b)
+void cuda_gated(struct stream *stream, struct matrix y, struct matrix a, struct matrix b,
+    enum activation activation)
 {
-    check_triple(y, a, b);
-    combine(stream, KERNEL_gated_silu, (struct matrix[]){y, a, b}, MATRIX_NONE, 0, 0);
+    check_gated(y, a, b, activation);
+    combine(stream, activation == ACTIVATION_SILU ? KERNEL_gated_silu : KERNEL_gated_gelu,
+        (struct matrix[]){y, a, b}, MATRIX_NONE, 0, 0);
 }
 
 void cuda_gated_add(struct stream *stream, struct matrix y, struct matrix gate, struct matrix x,
@@ -134,7 +136,8 @@ void cuda_copy(struct stream *stream, struct matrix y, struct matrix x)
 }
 
 static_assert((int)ACTIVATION_SILU == 1 && (int)ACTIVATION_TANH == 2 &&
-                  (int)ACTIVATION_GELU_ERF == 3 && (int)ACTIVATION_GELU_TANH == 4,
+                  (int)ACTIVATION_GELU_ERF == 3 && (int)ACTIVATION_GELU_TANH == 4 &&
+                  (int)ACTIVATION_RELU == 5,
     "kernels/activation.cuh numbers them so");
 
 static void activate(struct stream *stream, struct matrix y, struct matrix x, struct matrix affine,
@@ -179,9 +182,10 @@ void cuda_transpose(struct stream *stream, struct matrix y, struct matrix x)
 }
 
 static void move_patches(struct stream *stream, struct matrix tokens, struct matrix picture,
-    int64_t height, int64_t width, int32_t patch, bool back)
+    int64_t height, int64_t width, int32_t patch, enum patch_order order, bool back)
 {
-    struct move_patches_args args = {gpu_matrix(tokens), gpu_matrix(picture), width, patch, back};
+    struct move_patches_args args = {
+        gpu_matrix(tokens), gpu_matrix(picture), width, patch, back, order == PATCH_CHANNELS_FIRST};
 
     check_patches(tokens, picture, height, width, patch);
     cuda_launch(stream, KERNEL_move_patches,
@@ -191,13 +195,13 @@ static void move_patches(struct stream *stream, struct matrix tokens, struct mat
 }
 
 void cuda_patchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
-    move_patches(stream, y, x, height, width, patch, false);
+    move_patches(stream, y, x, height, width, patch, order, false);
 }
 
 void cuda_unpatchify(struct stream *stream, struct matrix y, struct matrix x, int64_t height,
-    int64_t width, int32_t patch)
+    int64_t width, int32_t patch, enum patch_order order)
 {
-    move_patches(stream, x, y, height, width, patch, true);
+    move_patches(stream, x, y, height, width, patch, order, true);
 }

@@ -204,7 +204,8 @@ static void step_begin(
 
     l->hidden = exec_alloc_float(x, p->image_padded + p->padded, config->dim);
     patches = exec_alloc(x, p->image_tokens, ZIMAGE_PATCH * ZIMAGE_PATCH * config->base.channels);
-    x->ops->patchify(x->stream, patches, l->latent, p->height, p->width, ZIMAGE_PATCH);
+    x->ops->patchify(
+        x->stream, patches, l->latent, p->height, p->width, ZIMAGE_PATCH, PATCH_CHANNELS_LAST);
     x->ops->linear(x->stream, matrix_rows(l->hidden, 0, p->image_tokens), patches, weights[STEP_X],
         weights[STEP_X_BIAS]);
     exec_free(x, &patches);
@@ -226,9 +227,10 @@ static void step_end(
     x->ops->activate(x->stream, l->time, l->time, ACTIVATION_SILU);
     x->ops->linear(
         x->stream, scale, l->time, weights[STEP_FINAL_SCALE], weights[STEP_FINAL_SCALE_BIAS]);
-    x->ops->layer_norm(x->stream, image, image, scale, FINAL_NORM_EPS);
+    x->ops->layer_norm(x->stream, image, image, MATRIX_NONE, scale, MATRIX_NONE, FINAL_NORM_EPS);
     x->ops->linear(x->stream, patches, image, weights[STEP_FINAL], weights[STEP_FINAL_BIAS]);
-    x->ops->unpatchify(x->stream, l->velocity, patches, p->height, p->width, ZIMAGE_PATCH);
+    x->ops->unpatchify(
+        x->stream, l->velocity, patches, p->height, p->width, ZIMAGE_PATCH, PATCH_CHANNELS_LAST);
     /* The model points from noise to picture; the convention is the other way. */
     x->ops->blend(x->stream, l->velocity, 0.0f, l->latent, -1.0f);
     exec_free(x, &patches);

@@ -243,8 +243,8 @@ void klvae_attention(
     qkv = exec_alloc(x, pixels, 3 * channels);
     x->ops->linear(x->stream, qkv, tokens, weights[ATTENTION_QKV], weights[ATTENTION_QKV_BIAS]);
     x->ops->attention(x->stream, tokens, matrix_cols(qkv, 0, channels),
-        matrix_cols(qkv, channels, channels), matrix_cols(qkv, 2 * channels, channels), 1, 1,
-        1.0f / sqrtf((float)channels), false);
+        matrix_cols(qkv, channels, channels), matrix_cols(qkv, 2 * channels, channels),
+        &(struct attention){.heads = 1, .kv_heads = 1, .scale = 1.0f / sqrtf((float)channels)});
     exec_free(x, &qkv);
 
     qkv = exec_alloc(x, pixels, channels); /* now the projection */

@@ -103,7 +103,8 @@ static void downsample(
         struct matrix fours = exec_alloc(x, pixels / 4, 4 * channels);
 
         picture_convolve_rows(x, &made, &large, row, end, weights, (struct conv){0});
-        x->ops->patchify(x->stream, fours, made.rows, end - row, large.width, 2);
+        x->ops->patchify(
+            x->stream, fours, made.rows, end - row, large.width, 2, PATCH_CHANNELS_LAST);
         x->ops->transpose(x->stream, picture_rows(&small, row / 2, end / 2),
             matrix_cols(fours, 3 * channels, channels));
         exec_free(x, &fours);

@@ -10,6 +10,7 @@
 #define GPU_TANH 2
 #define GPU_GELU_ERF 3
 #define GPU_GELU_TANH 4
+#define GPU_RELU 5
 
 /* x / (1 + e^-slope). Where e^-slope is infinite the result is 0, not the x e^slope that would be
  * below 1e-36. */
@@ -53,6 +54,10 @@ template <int count> DEVICE void apply(float *x, int activation)
 #pragma unroll
         for (int i = 0; i < count; i++)
             x[i] = gelu_tanh(x[i]);
+    } else if (activation == GPU_RELU) {
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            x[i] = x[i] < 0 ? 0 : x[i];
     }
 }
 

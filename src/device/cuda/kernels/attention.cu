@@ -22,7 +22,9 @@
  * they are at most 2^8 nothing is lost, and what was summed need not be scaled again. */
 #define SLACK 8.0f
 
-template <int type_, int dim_, int columns_, int tiles_, int warps_, int keys_> struct shape {
+template <int type_, int dim_, int columns_, int tiles_, int warps_, int keys_, bool biased_>
+struct shape {
+    static constexpr bool biased = biased_;
     static constexpr int type = type_, dim = dim_, columns = columns_, keys = keys_;
     static constexpr int tiles = tiles_, warp_queries = 16 * tiles_;
     static constexpr int queries = warp_queries * warps_, threads = WARP * warps_;
@@ -197,6 +199,31 @@ DEVICE void add_values(struct state<S> &s, const uint32_t share[S::tiles][S::key
 
 /* ---- the softmax ---- */
 
+/* Scales the scores, as those of kernels without a bias are later, and adds it. `query` is the
+ * thread's first row, `key` the first key. */
+template <typename S>
+DEVICE void add_bias(
+    struct state<S> &s, const struct attention_any_args &args, int head, int query, int key)
+{
+    const float *bias = (const float *)args.bias.at + head * args.bias.stride;
+    const int rows = (int)args.q.rows, keys = (int)args.k.rows;
+    const float scale = args.scale * LOG2_E;
+
+    key += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int t = 0; t < S::tiles; t++)
+#pragma unroll
+        for (int n = 0; n < S::keys / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int column = key + 8 * n + i % 2, row = query + 16 * t + i / 2 * 8;
+
+                if (column < keys && row < rows)
+                    s.score[t][n][i] =
+                        fmaf(s.score[t][n][i], scale, bias[column - row + rows - 1] * LOG2_E);
+            }
+}
+
 /* Hides keys that a row does not see. `query` is the thread's first row, `key` the first key. */
 template <typename S>
 DEVICE void hide(struct state<S> &s, int query, int key, int keys, bool causal)
@@ -332,7 +359,7 @@ DEVICE void attend(const struct attention_any_args &args, unsigned char *shared)
     const int end = args.causal && first + S::queries < keys ? first + S::queries : keys;
     const int seen = /* by all rows of the warp */
         args.causal && first + warp_first < keys ? first + warp_first + 1 : keys;
-    const float scale = args.scale * LOG2_E;
+    const float scale = S::biased ? 1 : args.scale * LOG2_E;
     unsigned char *slabs = shared + S::key_slabs * S::query_bytes;
     const unsigned char *warp_rows = shared + warp_first * S::slab * 2;
     struct source from = {
@@ -362,6 +389,7 @@ DEVICE void attend(const struct attention_any_args &args, unsigned char *shared)
         for (int part = 0; part < S::key_slabs; part++)
             add_scores<S>(
                 s, warp_rows + part * S::query_bytes, next_slab<S>(slabs, from, part, key, end));
+        if constexpr (S::biased) add_bias<S>(s, args, head, query, key);
         if (key + S::keys > seen) hide<S>(s, query, key, keys, args.causal);
         raise_tops<S>(s, scale);
 #pragma unroll
@@ -378,15 +406,15 @@ DEVICE void attend(const struct attention_any_args &args, unsigned char *shared)
     store<S>(s, args, query, (int64_t)head * S::dim + column);
 }
 
-#define ATTENTION_KERNEL(kernel, type, dim, columns, tiles, warps, keys)                           \
+#define ATTENTION_KERNEL(kernel, type, dim, columns, tiles, warps, keys, biased)                   \
     KERNEL __launch_bounds__(WARP *warps, 2) kernel(struct kernel##_args given)                    \
     {                                                                                              \
         SHARED_BYTES(shared);                                                                      \
-        attend<shape<type, dim, columns, tiles, warps, keys>>(given.args, shared);                 \
+        attend<shape<type, dim, columns, tiles, warps, keys, biased>>(given.args, shared);         \
     }
-#define ATTENTION(X, name, dim, columns, tiles, warps, keys, card)                                 \
-    ATTENTION_KERNEL(attention_bf16_##name, GPU_BF16, dim, columns, tiles, warps, keys)            \
-    ATTENTION_KERNEL(attention_f16_##name, GPU_F16, dim, columns, tiles, warps, keys)
+#define ATTENTION(X, name, dim, columns, tiles, warps, keys, card, biased)                         \
+    ATTENTION_KERNEL(attention_bf16_##name, GPU_BF16, dim, columns, tiles, warps, keys, biased)    \
+    ATTENTION_KERNEL(attention_f16_##name, GPU_F16, dim, columns, tiles, warps, keys, biased)
 ATTENTION_SHAPES(ATTENTION, )
 
 /* ---- all else ---- */
@@ -426,6 +454,9 @@ KERNEL attention_any(struct attention_any_args args)
 
         if (lane < count)
             score = scaled_score(args, q, (key + lane) * args.k.stride + kv_head, dim);
+        if (lane < count && args.bias.at)
+            score += load_float(args.bias.at,
+                head * args.bias.stride + key + lane - query + args.q.rows - 1, GPU_F32);
         top = fmaxf(top, warp_max(score));
         factor = exp2_of((before - top) * LOG2_E);
         if (lane < count) share = exp2_of((score - top) * LOG2_E);

@@ -5,7 +5,7 @@
 #include "device/cuda/kernels/args.h"
 
 struct attention_any_args {
-    struct gpu_matrix out, q, k, v;
+    struct gpu_matrix out, q, k, v, bias;
     int32_t heads, kv_heads;
     float scale;
     int32_t causal;
@@ -13,7 +13,8 @@ struct attention_any_args {
 };
 
 /*
- * The kernels that use matrix instructions, F(X, name, dim, columns, tiles, warps, keys, card): for
+ * The kernels that use matrix instructions, F(X, name, dim, columns, tiles, warps, keys, card,
+ * biased): for
  * heads of `dim` columns, of which a block computes `columns`; each of its warps has 16 * tiles
  * queries, which meet `keys` keys and values at a time. For cards whose blocks may have `card` KiB
  * of shared memory or more; of one dim's the first that fits is taken. Where there is room two
@@ -21,14 +22,15 @@ struct attention_any_args {
  * of two kernels leaves it on cards with 99 KiB, the larger reads less of shared memory.
  */
 #define ATTENTION_SHAPES(F, X)                                                                     \
-    F(X, 32, 32, 32, 2, 4, 64, 0)                                                                  \
-    F(X, 64, 64, 64, 2, 4, 64, 0)                                                                  \
-    F(X, 96, 96, 96, 2, 4, 64, 48)                                                                 \
-    F(X, 128, 128, 128, 2, 4, 64, 160)                                                             \
-    F(X, 128_small, 128, 128, 2, 4, 32, 48)                                                        \
-    F(X, 256, 256, 256, 1, 4, 64, 64)                                                              \
-    F(X, 512, 512, 256, 1, 4, 64, 96)                                                              \
-    F(X, 512_small, 512, 256, 1, 2, 64, 64)
+    F(X, 32, 32, 32, 2, 4, 64, 0, false)                                                           \
+    F(X, 64, 64, 64, 2, 4, 64, 0, false)                                                           \
+    F(X, 64_biased, 64, 64, 2, 4, 64, 0, true)                                                     \
+    F(X, 96, 96, 96, 2, 4, 64, 48, false)                                                          \
+    F(X, 128, 128, 128, 2, 4, 64, 160, false)                                                      \
+    F(X, 128_small, 128, 128, 2, 4, 32, 48, false)                                                 \
+    F(X, 256, 256, 256, 1, 4, 64, 64, false)                                                       \
+    F(X, 512, 512, 256, 1, 4, 64, 96, false)                                                       \
+    F(X, 512_small, 512, 256, 1, 2, 64, 64, false)
 
 /* Keys and values pass through shared memory in slabs of so many columns. */
 #define ATTENTION_SLAB(dim) ((dim) < 128 ? (dim) : 128)

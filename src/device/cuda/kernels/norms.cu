@@ -5,33 +5,44 @@
  */
 #include "device/cuda/kernels/norms.h"
 
+#include "device/cuda/kernels/activation.cuh"
+
 #include "device/cuda/kernels/vectors.cuh"
 
 /* ---- a row a block ---- */
 
-enum norm_kind { RMS_NORM, RMS_NORM_ADD, LAYER_NORM };
+enum norm_kind { RMS_NORM, RMS_NORM_ADD, LAYER_NORM, MATCH_NORMS };
+
+template <norm_kind kind> constexpr bool reads_y = kind == RMS_NORM_ADD || kind == MATCH_NORMS;
 
 /* Elements [col, col + width) of a row, of which mean and factor are known; y was `old`. */
 template <norm_kind kind, int width>
 DEVICE void normalise(
     const row_norm &args, float *x, const float *old, int64_t col, float mean, float factor)
 {
-    float vector[width];
+    float vector[width], shift[width];
 
-    if constexpr (kind == LAYER_NORM) {
+    if constexpr (kind == MATCH_NORMS) {
 #pragma unroll
         for (int i = 0; i < width; i++)
-            x[i] = (x[i] - mean) * factor;
-    } else {
-        load_vector<width>(vector, args.gamma, col, 1);
-#pragma unroll
-        for (int i = 0; i < width; i++)
-            x[i] = x[i] * factor * vector[i];
+            x[i] = old[i] * factor;
+        return;
     }
-    load_vector<width>(vector, args.scale, col, kind == RMS_NORM_ADD ? 1 : 0);
+    load_vector<width>(vector, args.gamma, col, 1);
 #pragma unroll
     for (int i = 0; i < width; i++)
-        x[i] = kind == RMS_NORM_ADD ? fmaf(vector[i], x[i], old[i]) : x[i] * (1 + vector[i]);
+        x[i] = (kind == LAYER_NORM ? x[i] - mean : x[i]) * factor * vector[i];
+    load_vector<width>(vector, args.scale, col, kind == RMS_NORM_ADD ? 1 : 0);
+    /* -0, unlike 0, changes nothing that it is added to. */
+    if constexpr (kind == LAYER_NORM) load_vector<width>(shift, args.shift, col, -0.0f);
+#pragma unroll
+    for (int i = 0; i < width; i++)
+        if constexpr (kind == RMS_NORM_ADD)
+            x[i] = fmaf(vector[i], x[i], old[i]);
+        else if constexpr (kind == LAYER_NORM)
+            x[i] = fmaf(x[i], 1 + vector[i], shift[i]);
+        else
+            x[i] = x[i] * (1 + vector[i]);
 }
 
 /* A block's elements of one run: those held, and where they and the others are. */
@@ -95,7 +106,7 @@ DEVICE void finish_run(const row_norm &args, const operand<width> &y, const run<
     float x[width], old[width];
 
     widen_run(x, x_run, x_dtype);
-    if constexpr (kind == RMS_NORM_ADD) widen_run(old, y_run, y.dtype);
+    if constexpr (reads_y<kind>) widen_run(old, y_run, y.dtype);
     normalise<kind, width>(args, x, old, col, mean, factor);
     store_cols(x, y, row, col);
 }
@@ -118,11 +129,17 @@ template <norm_kind kind, int width> DEVICE void norm_row(const row_norm &args)
     x.col = y.col = (int)threadIdx.x * width;
     x.step = y.step = (int)blockDim.x * width;
     load_held(x);
-    if constexpr (kind == RMS_NORM_ADD) load_held(y);
+    if constexpr (reads_y<kind>) load_held(y);
     if constexpr (kind == LAYER_NORM)
         mean = block_sum(sum_held<VALUES>(x, 0), shared) / (float)x.length;
-    factor = block_sum(sum_held<squares>(x, mean), shared) / (float)x.length;
-    factor = 1 / sqrtf(factor + args.eps);
+    factor = block_sum(sum_held<squares>(x, mean), shared);
+    if constexpr (kind == MATCH_NORMS) {
+        float own = block_sum(sum_held<SQUARES>(y, 0), shared);
+
+        factor = own == 0 ? 1 : sqrtf(factor / own);
+    } else {
+        factor = 1 / sqrtf(factor / (float)x.length + args.eps);
+    }
     col = x.col;
 #pragma unroll
     for (int i = 0; i < x.runs; i++, col += x.step)
@@ -133,7 +150,7 @@ template <norm_kind kind, int width> DEVICE void norm_row(const row_norm &args)
         run<width> x_run, y_run;
 
         load_cols(x_run, x.from, row, col);
-        if constexpr (kind == RMS_NORM_ADD) load_cols(y_run, y.from, row, col);
+        if constexpr (reads_y<kind>) load_cols(y_run, y.from, row, col);
         finish_run<kind>(args, y.from, x_run, x.from.dtype, y_run, row, col, mean, factor);
     }
 }
@@ -159,6 +176,11 @@ KERNEL __launch_bounds__(NORM_THREADS, 2) rms_norm_add(rms_norm_add_args args)
 KERNEL __launch_bounds__(NORM_THREADS, 2) layer_norm(layer_norm_args args)
 {
     norm_rows<LAYER_NORM>(args.of);
+}
+
+KERNEL __launch_bounds__(NORM_THREADS, 2) match_norms(match_norms_args args)
+{
+    norm_rows<MATCH_NORMS>(args.of);
 }
 
 /* ---- a head a few lanes: normed, then rotated ---- */
@@ -239,24 +261,28 @@ DEVICE void rotate(float &a, float &b, float cosine, float sine)
     b = fmaf(b, cosine, old * sine);
 }
 
-/* Normed with gamma and factor, rotated and stored. */
+/* Normed with gamma and factor, rotated, each if there is what to do it by, and stored. */
 template <bool halves, int width>
-DEVICE void finish_part(const operand<width> &x, int64_t first, const part &p, run<width> r[2],
-    const float *gamma, const rotations<width> &v, float factor)
+DEVICE void finish_part(const struct rms_norm_rope &args, const operand<width> &x, int64_t first,
+    const part &p, run<width> r[2], const float *gamma, const rotations<width> &v, float factor)
 {
     float values[2 * width];
 
 #pragma unroll
     for (int k = 0; k < 2; k++)
         widen_run(values + k * width, r[k], x.dtype);
+    if (args.gamma.at) {
 #pragma unroll
-    for (int i = 0; i < 2 * width; i++)
-        values[i] = values[i] * factor * gamma[i];
+        for (int i = 0; i < 2 * width; i++)
+            values[i] = values[i] * factor * gamma[i];
+    }
+    if (args.table.at) {
 #pragma unroll
-    for (int i = 0; i < width; i++)
-        rotate(values[halves ? i : 2 * i], values[halves ? i + width : 2 * i + 1],
-            word_as_float(v.cosines[i / (width / 2)].words[i % (width / 2)]),
-            word_as_float(v.sines[i / (width / 2)].words[i % (width / 2)]));
+        for (int i = 0; i < width; i++)
+            rotate(values[halves ? i : 2 * i], values[halves ? i + width : 2 * i + 1],
+                word_as_float(v.cosines[i / (width / 2)].words[i % (width / 2)]),
+                word_as_float(v.sines[i / (width / 2)].words[i % (width / 2)]));
+    }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         narrow_run(r[k], values + k * width, x.dtype);
@@ -271,7 +297,7 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
     constexpr int width = dtype == GPU_F32 ? 4 : 8;
     int lanes = 1 << args.lane_bits, lane = (int)threadIdx.x & (lanes - 1);
     int group = (int)threadIdx.x >> args.lane_bits;
-    int line = group / args.slots, slot = group % args.slots, dim = (int)args.table.cols;
+    int line = group / args.slots, slot = group % args.slots, dim = args.dim;
     bool idle = line >= args.lines || lane * width >= dim / 2;
     operand<width> x = {args.x.at, args.x.cols, args.x.stride, dtype, true};
     part p = part_of<halves, width>(dim, lane);
@@ -283,7 +309,7 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
         bool mine = !idle && top + line < args.x.rows;
         int64_t first = (top + line) * x.stride;
 
-        if (mine) load_rotations<halves>(v, args.table, top + line, p, true);
+        if (mine && args.table.at) load_rotations<halves>(v, args.table, top + line, p, true);
         for (int begin = 0; begin < args.heads; begin += HEADS_AT_ONCE * args.slots) {
             run<width> r[HEADS_AT_ONCE][2];
             float gamma[2 * width];
@@ -294,7 +320,7 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
 
                 if (mine && head < args.heads) load_part(r[h], x, first + head * dim, p);
             }
-            if (mine) load_gamma<width>(gamma, args.gamma, p, true);
+            if (mine && args.gamma.at) load_gamma<width>(gamma, args.gamma, p, true);
 #pragma unroll
             for (int h = 0; h < HEADS_AT_ONCE; h++) {
                 int head = begin + h * args.slots + slot;
@@ -303,7 +329,7 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
                 for (int mask = lanes / 2; mask; mask /= 2)
                     sum += shuffle_xor(sum, mask);
                 if (mine && head < args.heads)
-                    finish_part<halves>(x, first + head * dim, p, r[h], gamma, v,
+                    finish_part<halves>(args, x, first + head * dim, p, r[h], gamma, v,
                         reciprocal_root(fmaf(sum, 1 / (float)dim, args.eps)));
             }
         }
@@ -314,7 +340,7 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
 template <bool halves, int dtype> DEVICE void norm_rope_warps(const struct rms_norm_rope &args)
 {
     constexpr int width = dtype == GPU_F32 ? 4 : 8;
-    int dim = (int)args.table.cols, warps = (int)blockDim.x / WARP;
+    int dim = args.dim, warps = (int)blockDim.x / WARP;
     operand<width> x = {args.x.at, args.x.cols, args.x.stride, dtype, false};
     int64_t i = (int64_t)blockIdx.x * warps + threadIdx.x / WARP;
 
@@ -336,9 +362,9 @@ template <bool halves, int dtype> DEVICE void norm_rope_warps(const struct rms_n
             float gamma[2 * width];
 
             load_part(r, x, first, p);
-            load_rotations<halves>(v, args.table, row, p, false);
-            load_gamma<width>(gamma, args.gamma, p, false);
-            finish_part<halves>(x, first, p, r, gamma, v, factor);
+            if (args.table.at) load_rotations<halves>(v, args.table, row, p, false);
+            if (args.gamma.at) load_gamma<width>(gamma, args.gamma, p, false);
+            finish_part<halves>(args, x, first, p, r, gamma, v, factor);
         }
     }
 }
@@ -445,4 +471,57 @@ KERNEL __launch_bounds__(GROUP_THREADS) group_fold(group_fold_args args)
         store_float(args.affine.at, args.affine.stride + c, GPU_F32,
             fmaf(-mean, slope, load_float(args.beta.at, c, args.beta.dtype)));
     }
+}
+
+/* ---- all channels of a pixel ---- */
+
+/* Which channels are summed up by whom depends on their number only, so that a pixel's sum does not
+ * on where it lies. */
+template <int width> DEVICE void norm_channels(const channel_norm_args &args)
+{
+    __shared__ float shared[CHANNEL_LINES][WARP * width];
+    operand<width> x = operand_of<width>(args.x), y = operand_of<width>(args.y);
+    int lane = (int)threadIdx.x % WARP, line = (int)threadIdx.x / WARP;
+    int64_t col = ((int64_t)blockIdx.x * WARP + lane) * width;
+    float factors[width] = {}, values[width];
+    run<width> r;
+
+    for (int64_t c = line; c < args.x.rows && col < x.cols; c += CHANNEL_LINES) {
+        load_cols(r, x, c, col);
+        widen_run(values, r, x.dtype);
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            factors[i] = fmaf(values[i], values[i], factors[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < width; i++)
+        shared[line][i * WARP + lane] = factors[i];
+    sync_threads();
+#pragma unroll
+    for (int i = 0; i < width; i++) {
+        float sum = 0;
+
+        for (int k = 0; k < CHANNEL_LINES; k++)
+            sum += shared[k][i * WARP + lane];
+        factors[i] = sqrtf((float)args.x.rows) / fmaxf(sqrtf(sum), 1e-12f);
+    }
+    for (int64_t c = line; c < args.x.rows && col < x.cols; c += CHANNEL_LINES) {
+        float gain = load_float(args.gamma.at, c, args.gamma.dtype);
+
+        load_cols(r, x, c, col);
+        widen_run(values, r, x.dtype);
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            values[i] = values[i] * factors[i] * gain;
+        apply<width>(values, args.activation);
+        store_cols(values, y, c, col);
+    }
+}
+
+KERNEL __launch_bounds__(WARP *CHANNEL_LINES) channel_norm(channel_norm_args args)
+{
+    if (args.width == 8)
+        norm_channels<8>(args);
+    else
+        norm_channels<4>(args);
 }

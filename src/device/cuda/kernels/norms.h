@@ -8,17 +8,19 @@
     X(norms, rms_norm)                                                                             \
     X(norms, rms_norm_add)                                                                         \
     X(norms, layer_norm)                                                                           \
+    X(norms, match_norms)                                                                          \
     X(norms, rms_norm_rope_neighbours)                                                             \
     X(norms, rms_norm_rope_halves)                                                                 \
     X(norms, group_moments)                                                                        \
-    X(norms, group_fold)
+    X(norms, group_fold)                                                                           \
+    X(norms, channel_norm)
 
 #define NORM_HELD 16     /* elements that a thread holds of what it sums up, at most */
 #define NORM_THREADS 512 /* of a block, at most */
 
 /* A row a block. */
 struct row_norm {
-    struct gpu_matrix y, x, gamma, scale;
+    struct gpu_matrix y, x, gamma, scale, shift;
     float eps;
     int32_t width; /* as of struct gpu_layout */
 };
@@ -33,8 +35,13 @@ struct rms_norm_add_args {
     struct row_norm of;
 };
 
-/* (x - mean) / sqrt(var + eps) * (1 + scale) */
+/* (x - mean) / sqrt(var + eps) * gamma * (1 + scale) + shift */
 struct layer_norm_args {
+    struct row_norm of;
+};
+
+/* y * sqrt(sum(x^2) / sum(y^2)) */
+struct match_norms_args {
     struct row_norm of;
 };
 
@@ -48,7 +55,7 @@ struct layer_norm_args {
 struct rms_norm_rope {
     struct gpu_matrix x, gamma, table;
     float eps;
-    int32_t lane_bits, heads, slots, lines;
+    int32_t lane_bits, heads, dim, slots, lines;
 };
 
 struct rms_norm_rope_neighbours_args {
@@ -67,6 +74,14 @@ struct group_moments_args {
     struct gpu_matrix x, moments;
     int32_t run; /* pixels */
     int32_t width;
+};
+
+/* f(x sqrt(channels) / max(|x|, 1e-12) gamma): see compute_ops. A block has a warp's runs of
+ * pixels, and each of its warps every so manieth channel of them. */
+#define CHANNEL_LINES 8
+struct channel_norm_args {
+    struct gpu_matrix y, x, gamma;
+    int32_t activation, width;
 };
 
 /* Folds them: a group a block. */

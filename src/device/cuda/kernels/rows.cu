@@ -25,7 +25,7 @@ DEVICE place first_place(const gpu_layout &layout)
         (int64_t)gridDim.y * layout.slots, slot >= layout.slots};
 }
 
-enum operation { COPY, GATED_SILU, GATED_ADD, BLEND, GUIDE };
+enum operation { COPY, GATED_SILU, GATED_GELU, GATED_ADD, BLEND, GUIDE };
 
 /* a = of a, b and the gate. */
 template <operation op, int width>
@@ -35,6 +35,8 @@ DEVICE void combine_run(float *a, const float *b, const float *gate, float p, fl
     for (int i = 0; i < width; i++)
         if constexpr (op == GATED_SILU)
             a[i] = silu(a[i]) * b[i];
+        else if constexpr (op == GATED_GELU)
+            a[i] = gelu_tanh(a[i]) * b[i];
         else if constexpr (op == GATED_ADD)
             a[i] = fmaf(gate[i], a[i], b[i]);
         else if constexpr (op == BLEND)
@@ -85,6 +87,11 @@ KERNEL __launch_bounds__(ROWS_THREADS) copy(copy_args args)
 KERNEL __launch_bounds__(ROWS_THREADS) gated_silu(gated_silu_args args)
 {
     combine<GATED_SILU>(args.of);
+}
+
+KERNEL __launch_bounds__(ROWS_THREADS) gated_gelu(gated_gelu_args args)
+{
+    combine<GATED_GELU>(args.of);
 }
 
 KERNEL __launch_bounds__(ROWS_THREADS) gated_add(gated_add_args args)
@@ -176,7 +183,9 @@ KERNEL __launch_bounds__(ROWS_THREADS) move_patches(move_patches_args args)
 
     for (int64_t i = first; i < tokens.rows * tokens.cols; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / tokens.cols, col = i % tokens.cols;
-        int64_t channel = col % picture.rows, pixel = col / picture.rows;
+        int64_t squared = patch * patch;
+        int64_t channel = args.channels_first ? col / squared : col % picture.rows;
+        int64_t pixel = args.channels_first ? col % squared : col / picture.rows;
         int64_t y = row / across * patch + pixel / patch;
         int64_t x = row % across * patch + pixel % patch;
         int64_t token_index = row * tokens.stride + col;

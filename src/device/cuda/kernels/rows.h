@@ -7,6 +7,7 @@
 #define ROWS_KERNELS(X)                                                                            \
     X(rows, copy)                                                                                  \
     X(rows, gated_silu)                                                                            \
+    X(rows, gated_gelu)                                                                            \
     X(rows, gated_add)                                                                             \
     X(rows, blend)                                                                                 \
     X(rows, guide)                                                                                 \
@@ -38,6 +39,7 @@ struct combine {
     };
 COMBINE_ARGS(copy)       /* a */
 COMBINE_ARGS(gated_silu) /* silu(a) b */
+COMBINE_ARGS(gated_gelu) /* gelu(a) b, by tanh */
 COMBINE_ARGS(gated_add)  /* b + vector a; vector optional */
 COMBINE_ARGS(blend)      /* p a + q b */
 COMBINE_ARGS(guide)      /* a + p (a - b) */
@@ -62,7 +64,7 @@ struct transpose_args {
 struct move_patches_args {
     struct gpu_matrix tokens, picture;
     int64_t width;
-    int32_t patch, back;
+    int32_t patch, back, channels_first;
 };
 
 #endif

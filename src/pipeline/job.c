@@ -74,8 +74,6 @@ static enum shoal_status check_request(
         TRY(request_check_range("lanes", r->lanes, 1, 2 * MAX_COUNT, error));
     if (!(r->cfg >= 0 && r->cfg <= 100))
         FAIL(error, SHOAL_E_INVALID, "cfg: %g is not between 0 and 100", (double)r->cfg);
-    if (!(r->shift >= 0.01f && r->shift <= 100))
-        FAIL(error, SHOAL_E_INVALID, "shift: %g is not between 0.01 and 100", (double)r->shift);
     TRY(request_check_choices(r->buffer, r->wire, r->pin, error));
     if ((unsigned)r->host_format > SHOAL_HOST_FORMAT_COMPUTE)
         FAIL(error, SHOAL_E_INVALID, "host_format: %d is not storage or compute",
@@ -120,12 +118,38 @@ static enum shoal_status copy_string(const char **to, const char *from, struct s
     return SHOAL_OK;
 }
 
+/* What the model's noise levels are, at the shift that is asked for. */
+static enum shoal_status resolve_levels(const struct job *job, const struct shoal_request *request,
+    struct noise_levels *levels, struct shoal_error *error)
+{
+    const struct dit_sampling *s = &job->model->defaults.sampling;
+    const int64_t patch = dit_config(job->model->parts[FAMILY_DIT])->family->patch;
+    const int64_t side = vae_config(job->model->parts[FAMILY_VAE])->factor * patch;
+    const bool own = request->shift == 0 && (s->edm || s->max_shift > 0);
+
+    *levels = (struct noise_levels){.edm = s->edm,
+        .shift = own ? (double)s->shift : (double)request->shift,
+        .dynamic = own && !s->edm,
+        .terminal = (double)s->terminal};
+    if (s->edm && !own)
+        FAIL(error, SHOAL_E_INVALID,
+            "--shift: the noise levels of this model (EDM's, 80 to 0.002) have none; leave it out");
+    if (!own && !(request->shift >= 0.01f && request->shift <= 100))
+        FAIL(error, SHOAL_E_INVALID, "shift: %g is not between 0.01 and 100",
+            (double)request->shift);
+    if (levels->dynamic)
+        levels->mu = schedule_mu(request->height / side * (request->width / side), s->base_tokens,
+            s->max_tokens, (double)s->base_shift, (double)s->max_shift);
+    return SHOAL_OK;
+}
+
 /* What it says of sampling, by name and number. */
 static enum shoal_status resolve_sampling(
     struct job *job, const struct shoal_request *request, struct shoal_error *error)
 {
     const struct schedule_kind *schedule = NULL;
     enum shoal_status status = sampler_find(request->sampler, &job->sampler, error);
+    struct noise_levels levels;
     int32_t steps; /* of the schedule */
 
     if (status) error_prefix(error, "--sampler: ");
@@ -134,8 +158,8 @@ static enum shoal_status resolve_sampling(
     if (status) error_prefix(error, "--schedule: ");
     TRY(status);
     TRY(init_schedule_steps(request, &steps, error));
-    TRY(schedule_make(
-        schedule, steps, (double)request->shift, job->sampler->skips, &job->schedule, error));
+    TRY(resolve_levels(job, request, &levels, error));
+    TRY(schedule_make(schedule, steps, &levels, job->sampler->skips, &job->schedule, error));
     schedule_keep_last(&job->schedule, request->steps);
     job->calls = sampler_calls(job->sampler, request->steps);
     job->request = *request;
@@ -323,6 +347,7 @@ struct run {
     struct matrix *slots;   /* [count][SAMPLER_SLOTS]: the sampler's own; of the latent and of
                                the answer none */
     float *noise;           /* [count][latent] */
+    struct matrix *inputs;  /* [count]: what the model is shown, where that is not the latent */
     struct matrix init;     /* the latent to begin with, if there is one */
     struct rng *rngs;       /* [count]: each picture's, if the sampler draws too */
     void **pointers;        /* to the lanes that walk */
@@ -359,7 +384,7 @@ static enum shoal_status run_context(struct run *r, struct shoal_error *error)
             .id_count = (int64_t)r->job->second[i].count,
             .height = r->job->latent_height,
             .width = r->job->latent_width,
-            .sigmas = r->job->schedule.sigmas,
+            .sigmas = r->job->schedule.blends,
             .steps = r->job->schedule.steps,
         };
 
@@ -397,13 +422,16 @@ static enum shoal_status run_encode(struct run *r, struct shoal_error *error)
 
 /* Picture i's noise, the first and what samplers add, is that of seed + i, so that any of them can
  * be had alone again. */
-static void draw_noise(struct run *r, int32_t picture, struct rng *rng, struct matrix to)
+static void draw_noise(
+    struct run *r, int32_t picture, struct rng *rng, float scale, struct matrix to)
 {
     float *noise = NULL; /* when counting: nothing is copied */
 
     if (r->noise) {
         noise = r->noise + (uint64_t)picture * latent_size(r->job);
         rng_normal(rng, noise, latent_size(r->job));
+        for (uint64_t i = 0; scale != 1 && i < latent_size(r->job); i++)
+            noise[i] *= scale;
     }
     exec_upload(&r->stage->exec, to, noise);
 }
@@ -415,15 +443,16 @@ static void start_picture(struct run *r, int32_t picture)
     struct matrix *slots = &r->slots[picture * SAMPLER_SLOTS];
     int64_t pixels = job->latent_height * job->latent_width;
     struct rng rng, *kept = r->rngs ? &r->rngs[picture] : &rng;
+    const float sigma = job->schedule.sigmas[0];
 
     rng_init(kept, job->request.seed + (uint64_t)picture);
     r->latents[picture] = exec_alloc_float(x, job->latent_channels, pixels);
-    draw_noise(r, picture, kept, r->latents[picture]);
-    if (r->init.addr) {
-        float sigma = job->schedule.sigmas[0];
-
+    draw_noise(r, picture, kept, job->schedule.edm ? sigma : 1, r->latents[picture]);
+    if (r->init.addr && job->schedule.edm)
+        x->ops->blend(x->stream, r->latents[picture], 1, r->init, 1);
+    else if (r->init.addr)
         x->ops->blend(x->stream, r->latents[picture], 1 - sigma, r->init, sigma);
-    }
+    if (job->schedule.edm) r->inputs[picture] = exec_alloc_float(x, job->latent_channels, pixels);
     if (job->sampler->noisy)
         slots[SAMPLER_NOISE] = exec_alloc_float(x, job->latent_channels, pixels);
     for (int32_t i = 0; i < job->sampler->kept; i++)
@@ -432,7 +461,7 @@ static void start_picture(struct run *r, int32_t picture)
         struct dit_lane *lane = &r->lanes[picture * job->prompt_count + k];
 
         lane->prompt = r->prompts[k];
-        lane->latent = r->latents[picture];
+        lane->latent = job->schedule.edm ? r->inputs[picture] : r->latents[picture];
         lane->velocity = exec_alloc_float(x, job->latent_channels, pixels);
         r->pointers[picture * job->prompt_count + k] = lane;
     }
@@ -463,6 +492,56 @@ static void move(struct run *r, int32_t picture, const struct sampler_move *m)
         x->ops->blend(x->stream, slots[m->to], m->add, slots[m->from], m->keep);
 }
 
+/*
+ * A model of flow matching that is sampled as EDM is shown x / (1 + sigma) = (1 - s) x, at the
+ * level s = sigma / (1 + sigma). It answers v = noise - picture; d x / d sigma is then (1 - s) (v +
+ * x).
+ */
+static void show_latents(struct run *r, int32_t level)
+{
+    struct exec *x = &r->stage->exec;
+    float shown = 1 - r->job->schedule.blends[level];
+
+    for (int32_t i = 0; r->job->schedule.edm && i < r->job->request.count; i++) {
+        x->ops->copy(x->stream, r->inputs[i], r->latents[i]);
+        x->ops->blend(x->stream, r->inputs[i], shown, r->latents[i], 0);
+    }
+}
+
+/* y = from, each patch as long as that of y was. */
+static void keep_norms(struct run *r, int32_t patch, struct matrix y, struct matrix from)
+{
+    const struct job *job = r->job;
+    struct exec *x = &r->stage->exec;
+    int64_t height = job->latent_height, width = job->latent_width;
+    int64_t rows = height / patch * (width / patch), cols = patch * patch * job->latent_channels;
+    struct matrix a = exec_alloc_float(x, rows, cols), b = exec_alloc_float(x, rows, cols);
+
+    x->ops->patchify(x->stream, a, from, height, width, patch, PATCH_CHANNELS_LAST);
+    x->ops->patchify(x->stream, b, y, height, width, patch, PATCH_CHANNELS_LAST);
+    x->ops->match_norms(x->stream, a, b);
+    x->ops->unpatchify(x->stream, y, a, height, width, patch, PATCH_CHANNELS_LAST);
+    exec_free(x, &b);
+    exec_free(x, &a);
+}
+
+/* The conditional lane's velocity and the next one's become the guided one, in the first. Where
+ * the family keeps norms, each patch of it is as long as the conditional one was. */
+static void guide(struct run *r, const struct dit_lane *lane)
+{
+    const struct job *job = r->job;
+    const struct dit_family *family = dit_config(job->model->parts[FAMILY_DIT])->family;
+    struct exec *x = &r->stage->exec;
+    struct matrix cond = lane[0].velocity, uncond = lane[1].velocity;
+
+    if (!family->sampling.keeps_norm) {
+        x->ops->guide(x->stream, cond, cond, uncond, job->request.cfg - 1);
+        return;
+    }
+    x->ops->guide(x->stream, uncond, cond, uncond, job->request.cfg - 1);
+    keep_norms(r, family->patch, cond, uncond);
+}
+
 /* What the sampler makes of the lanes' velocities. Noise is drawn while the device computes them,
  * and has been copied before more is drawn in its place. */
 static enum shoal_status advance(
@@ -476,10 +555,13 @@ static enum shoal_status advance(
 
         if (call->draws)
             draw_noise(
-                r, i, r->rngs ? &r->rngs[i] : NULL, r->slots[i * SAMPLER_SLOTS + SAMPLER_NOISE]);
-        if (job->prompt_count == 2)
-            x->ops->guide(x->stream, lane[0].velocity, lane[0].velocity, lane[1].velocity,
-                job->request.cfg - 1);
+                r, i, r->rngs ? &r->rngs[i] : NULL, 1, r->slots[i * SAMPLER_SLOTS + SAMPLER_NOISE]);
+        if (job->prompt_count == 2) guide(r, lane);
+        if (job->schedule.edm) {
+            float shown = 1 - job->schedule.blends[call->level];
+
+            x->ops->blend(x->stream, lane->velocity, shown, r->latents[i], shown);
+        }
         for (int32_t k = 0; k < call->count; k++)
             move(r, i, &call->moves[k]);
     }
@@ -491,6 +573,12 @@ static void free_slots(struct run *r)
 {
     for (int32_t i = 0; r->slots && i < r->job->request.count * SAMPLER_SLOTS; i++)
         exec_free(&r->stage->exec, &r->slots[i]);
+}
+
+static void free_inputs(struct run *r)
+{
+    for (int32_t i = 0; r->inputs && i < r->job->request.count; i++)
+        exec_free(&r->stage->exec, &r->inputs[i]);
 }
 
 static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
@@ -505,6 +593,7 @@ static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
 
         for (int32_t i = 0; i < lanes; i++)
             r->lanes[i].step = call.level;
+        show_latents(r, call.level);
         TRY(walk_all(r->stage, p, r->pointers, lanes, false, error));
         TRY(advance(r, &call, error));
         report_unit(r->stage, index + 1, r->stage->calls);
@@ -513,6 +602,7 @@ static enum shoal_status run_steps(struct run *r, struct shoal_error *error)
     for (int32_t i = 0; i < lanes; i++)
         exec_free(x, &r->lanes[i].velocity);
     free_slots(r);
+    free_inputs(r);
     for (int32_t i = 0; i < r->job->prompt_count; i++)
         dit_prompt_destroy(x, &r->prompts[i]);
     return SHOAL_OK;
@@ -567,10 +657,12 @@ static void run_fini(struct run *r)
     for (int32_t i = 0; r->latents && i < r->job->request.count; i++)
         exec_free(x, &r->latents[i]);
     free_slots(r);
+    free_inputs(r);
     exec_free(x, &r->init);
     mem_free(r->lanes);
     mem_free(r->latents);
     mem_free(r->slots);
+    mem_free(r->inputs);
     mem_free(r->noise);
     mem_free(r->rngs);
     mem_free(r->pointers);
@@ -584,11 +676,12 @@ static enum shoal_status run_init(struct run *r, struct shoal_error *error)
     r->lanes = mem_calloc(count * 2, sizeof *r->lanes);
     r->latents = mem_calloc(count, sizeof *r->latents);
     r->slots = mem_calloc(count * SAMPLER_SLOTS, sizeof *r->slots);
+    r->inputs = mem_calloc(count, sizeof *r->inputs);
     if (real) r->noise = mem_calloc(count * latent_size(r->job), sizeof *r->noise);
     if (real && draws) r->rngs = mem_calloc(count, sizeof *r->rngs);
     r->pointers = mem_calloc(count * 2, sizeof *r->pointers);
-    if (!r->lanes || !r->latents || !r->slots || (real && (!r->noise || (draws && !r->rngs))) ||
-        !r->pointers)
+    if (!r->lanes || !r->latents || !r->slots || !r->inputs ||
+        (real && (!r->noise || (draws && !r->rngs))) || !r->pointers)
         FAIL_MEMORY(error);
     return SHOAL_OK;
 }

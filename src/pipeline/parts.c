@@ -4,7 +4,6 @@
 #include "base/allowance.h"
 #include "base/file.h"
 #include "base/memory.h"
-#include "checkpoint/json.h"
 #include "models/dit/dit.h"
 #include "models/vae/vae.h"
 #include "pipeline/cache.h"
@@ -230,115 +229,6 @@ static enum shoal_status open_tokenizer(const struct shoal_model_paths *paths,
     return status;
 }
 
-/* A number of the settings object, kept within [low, high]; left alone when it is not there. */
-static enum shoal_status read_number(const json_t *object, const char *path, const char *key,
-    double low, double high, double *value, struct shoal_error *error)
-{
-    const json_t *item = json_object_get(object, key);
-
-    if (!item) return SHOAL_OK;
-    if (!json_is_number(item) || !(json_number_value(item) >= low) ||
-        !(json_number_value(item) <= high))
-        FAIL(error, SHOAL_E_FORMAT, "%s: %s must be a number from %g to %g", path, key, low, high);
-    *value = json_number_value(item);
-    return SHOAL_OK;
-}
-
-static enum shoal_status read_settings(
-    const char *folder, const char *name, json_t **object, char **path, struct shoal_error *error)
-{
-    bool found;
-
-    *object = NULL;
-    TRY(probe(folder, name, path, &found, error));
-    return found ? json_read_settings(*path, object, error) : SHOAL_OK;
-}
-
-/* What the scheduler's configuration may ask for that would change the picture, and is not done. */
-static enum shoal_status check_scheduler(
-    const json_t *object, const char *path, struct shoal_error *error)
-{
-    static const char *const switches[] = {"use_dynamic_shifting", "use_karras_sigmas",
-        "use_exponential_sigmas", "use_beta_sigmas", "invert_sigmas", "stochastic_sampling",
-        "shift_terminal", NULL};
-    const json_t *timesteps = json_object_get(object, "num_train_timesteps");
-
-    for (int i = 0; switches[i]; i++) {
-        const json_t *item = json_object_get(object, switches[i]);
-
-        if (item && !json_is_false(item) && !json_is_null(item))
-            FAIL(error, SHOAL_E_UNSUPPORTED,
-                "%s: \"%s\" is set, and this build samples only without it", path, switches[i]);
-    }
-    if (timesteps && (!json_is_number(timesteps) || json_number_value(timesteps) != 1000))
-        FAIL(error, SHOAL_E_UNSUPPORTED,
-            "%s: \"num_train_timesteps\" is not 1000, and this build samples no other", path);
-    return SHOAL_OK;
-}
-
-/* A setting that nobody reads is a mistake: say so rather than ignore it. */
-static enum shoal_status refuse_others(
-    json_t *object, const char *path, const char *const *known, struct shoal_error *error)
-{
-    char shown[JSON_SHOWN_BYTES];
-    const char *key;
-    json_t *value;
-
-    json_object_foreach(object, key, value)
-    {
-        size_t i = 0;
-
-        while (known[i] && strcmp(known[i], key))
-            i++;
-        if (!known[i])
-            FAIL(error, SHOAL_E_FORMAT,
-                "%s: '%s' is not a setting; width, height, steps, cfg and max_tokens are", path,
-                json_show(shown, key));
-    }
-    return SHOAL_OK;
-}
-
-/*
- * The family's published defaults (Z-Image-Turbo's), then what the folder says: the scheduler's
- * shift, and shoal.json, which a model may carry for the settings that diffusers keeps in code.
- */
-static enum shoal_status read_defaults(
-    const char *folder, struct model_defaults *defaults, struct shoal_error *error)
-{
-    static const char *const known[] = {"width", "height", "steps", "cfg", "max_tokens", NULL};
-    double width = 1024, height = 1024, steps = 8, cfg = 1, shift = 3, max_tokens = 512;
-    enum shoal_status status = SHOAL_OK;
-    char *path = NULL;
-    json_t *object = NULL;
-
-    if (folder && file_kind(folder) == FILE_FOLDER) {
-        TRY_OR_FAIL(
-            read_settings(folder, "scheduler/scheduler_config.json", &object, &path, error));
-        TRY_OR_FAIL(check_scheduler(object, path, error));
-        TRY_OR_FAIL(read_number(object, path, "shift", 0.01, 100, &shift, error));
-        json_decref(object);
-        mem_free(path);
-        path = NULL;
-        TRY_OR_FAIL(read_settings(folder, "shoal.json", &object, &path, error));
-        TRY_OR_FAIL(refuse_others(object, path, known, error));
-        TRY_OR_FAIL(read_number(object, path, "width", 16, 16384, &width, error));
-        TRY_OR_FAIL(read_number(object, path, "height", 16, 16384, &height, error));
-        TRY_OR_FAIL(read_number(object, path, "steps", 1, 1000, &steps, error));
-        TRY_OR_FAIL(read_number(object, path, "cfg", 0, 100, &cfg, error));
-        TRY_OR_FAIL(read_number(object, path, "max_tokens", 1, 65536, &max_tokens, error));
-    }
-    *defaults = (struct model_defaults){.width = (int32_t)width,
-        .height = (int32_t)height,
-        .steps = (int32_t)steps,
-        .cfg = (float)cfg,
-        .shift = (float)shift,
-        .max_tokens = (int32_t)max_tokens};
-fail:
-    json_decref(object);
-    mem_free(path);
-    return status;
-}
-
 /* The parts must speak of the same widths. */
 static enum shoal_status check_parts(const struct shoal_model *model, struct shoal_error *error)
 {
@@ -392,7 +282,8 @@ enum shoal_status shoal_model_open(
         TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, &reading, m, error));
     TRY_OR_FAIL(open_tokenizer(paths, &reading, m, error));
     TRY_OR_FAIL(check_parts(m, error));
-    TRY_OR_FAIL(read_defaults(paths->model, &m->defaults, error));
+    TRY_OR_FAIL(
+        settings_read(paths->model, dit_config(m->parts[FAMILY_DIT])->family, &m->defaults, error));
     m->name = own_name(paths->model ? paths->model : paths->dit);
     if (!m->name) {
         status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
@@ -424,24 +315,4 @@ void shoal_model_close(struct shoal_model **model)
 const char *shoal_model_name(const struct shoal_model *model)
 {
     return model->name;
-}
-
-void shoal_request_init(struct shoal_request *request, const struct shoal_model *model)
-{
-    const struct model_defaults *d = &model->defaults;
-
-    *request = (struct shoal_request){
-        .width = d->width,
-        .height = d->height,
-        .steps = d->steps,
-        .count = 1,
-        .cfg = d->cfg,
-        .shift = d->shift,
-        .vram_bytes = SHOAL_UNLIMITED,
-        .ram_bytes = SHOAL_UNLIMITED,
-        .resident_blocks = SHOAL_AUTO,
-        .prefetch_slots = SHOAL_AUTO,
-        .lanes = SHOAL_AUTO,
-        .strength = SHOAL_DEFAULT_STRENGTH,
-    };
 }

@@ -3,13 +3,8 @@
 #define PIPELINE_PARTS_H
 
 #include "models/family.h"
+#include "pipeline/settings.h"
 #include "tokenizer/tokenizer.h"
-
-struct model_defaults {
-    int32_t width, height, steps;
-    float cfg, shift;
-    int32_t max_tokens; /* a prompt's, the template's included; longer ones are cut */
-};
 
 /* The folders of a model's folder that hold parts, in either layout; the last is NULL. */
 extern const char *const part_folder_names[];

@@ -1,8 +1,8 @@
 /*
  * The samplers that go straight along the velocity: Euler's method, Heun's, which looks again where
  * that ends, and the ancestral one, which goes too far and adds noise. The formulas are those that
- * ComfyUI's users get for flow-matching models (comfy/k_diffusion/sampling.py: sample_euler,
- * sample_heun without churn, sample_euler_ancestral_RF with eta 1 and s_noise 1).
+ * ComfyUI's users get (comfy/k_diffusion/sampling.py: sample_euler, sample_heun without churn,
+ * sample_euler_ancestral_RF and, for EDM, sample_euler_ancestral, with eta 1 and s_noise 1).
  */
 #include "sampling/sampler.h"
 
@@ -32,13 +32,19 @@ static void ancestral_call(
     const struct schedule *schedule, int32_t index, struct sampler_call *call)
 {
     double s = (double)schedule->sigmas[index], t = (double)schedule->sigmas[index + 1];
-    double d = t * t / s, scale = (1 - t) / (1 - d);
+    double d = t * t / s, scale = (1 - t) / (1 - d), noise;
 
+    if (schedule->edm) { /* nothing is scaled: d^2 is what t^2 (s^2 - t^2) / s^2 of noise leaves */
+        noise = fmin(t, t * sqrt((s - t) * (s + t)) / s);
+        d = sqrt((t - noise) * (t + noise));
+        scale = 1;
+    } else {
+        noise = sqrt(t * t - d * d * scale * scale);
+    }
     call->level = index;
     call->draws = t > 0;
     sampler_move(call, SAMPLER_LATENT, scale * (d - s), SAMPLER_ANSWER, scale);
-    if (call->draws)
-        sampler_move(call, SAMPLER_LATENT, sqrt(t * t - d * d * scale * scale), SAMPLER_NOISE, 1);
+    if (call->draws) sampler_move(call, SAMPLER_LATENT, noise, SAMPLER_NOISE, 1);
 }
 
 const struct sampler sampler_euler_ancestral = {

@@ -31,21 +31,30 @@ static enum shoal_status check_steps(int32_t steps, struct shoal_error *error)
     return SHOAL_OK;
 }
 
-static void finish(struct schedule *schedule, int32_t steps)
+/* So that the last one is what is asked for. */
+static void stretch(float *sigmas, int32_t count, double terminal)
 {
-    schedule->steps = steps;
-    schedule->sigmas[steps] = 0;
+    float scale = (1 - sigmas[count - 1]) / (float)(1 - terminal);
+
+    for (int32_t i = 0; i < count && scale > 0; i++)
+        sigmas[i] = 1 - (1 - sigmas[i]) / scale;
 }
 
-static void fill_model(float *sigmas, int32_t count, double shift)
+static void fill_model(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
-    float scale = (float)shift, excess = (float)(shift - 1);
+    float scale = (float)(levels->dynamic ? exp(levels->mu) : levels->shift);
+    float excess = (float)(levels->shift - 1);
 
+    if (levels->edm) {
+        schedule_fill_karras(sigmas, count, levels);
+        return;
+    }
     for (int32_t i = 0; i < count; i++) {
         float t = even_time(i, count);
 
-        sigmas[i] = scale * t / (1 + excess * t);
+        sigmas[i] = levels->dynamic ? scale / (scale + (1 / t - 1)) : scale * t / (1 + excess * t);
     }
+    if (levels->terminal > 0) stretch(sigmas, count, levels->terminal);
 }
 
 const struct schedule_kind schedule_model = {
@@ -54,14 +63,31 @@ const struct schedule_kind schedule_model = {
     .fill = fill_model,
 };
 
-enum shoal_status schedule_make(const struct schedule_kind *kind, int32_t steps, double shift,
-    bool skips, struct schedule *schedule, struct shoal_error *error)
+static enum shoal_status check_levels(const struct noise_levels *levels, struct shoal_error *error)
+{
+    if (levels->edm) return SHOAL_OK;
+    if (!(levels->shift >= 1e-3 && levels->shift <= 1e3))
+        FAIL(error, SHOAL_E_INVALID, "shift is %g; it must be from 0.001 to 1000", levels->shift);
+    if (levels->dynamic && !(levels->mu >= -7 && levels->mu <= 7))
+        FAIL(error, SHOAL_E_INVALID, "mu is %g; it must be from -7 to 7", levels->mu);
+    return SHOAL_OK;
+}
+
+enum shoal_status schedule_make(const struct schedule_kind *kind, int32_t steps,
+    const struct noise_levels *levels, bool skips, struct schedule *schedule,
+    struct shoal_error *error)
 {
     TRY(check_steps(steps, error));
-    if (!(shift >= 1e-3 && shift <= 1e3))
-        FAIL(error, SHOAL_E_INVALID, "shift is %g; it must be from 0.001 to 1000", shift);
-    kind->fill(schedule->sigmas, steps + skips, shift);
-    finish(schedule, steps);
+    TRY(check_levels(levels, error));
+    kind->fill(schedule->sigmas, steps + skips, levels);
+    schedule->steps = steps;
+    schedule->edm = levels->edm;
+    schedule->sigmas[steps] = 0;
+    for (int32_t i = 0; i < steps; i++) {
+        float sigma = schedule->sigmas[i];
+
+        schedule->blends[i] = levels->edm ? sigma / (sigma + 1) : sigma;
+    }
     for (int32_t i = 0; i < steps; i++)
         if (!(schedule->sigmas[i] > schedule->sigmas[i + 1]))
             FAIL(error, SHOAL_E_INVALID,
@@ -77,13 +103,8 @@ void schedule_keep_last(struct schedule *schedule, int32_t steps)
 
     memmove(schedule->sigmas, schedule->sigmas + skipped,
         (size_t)(steps + 1) * sizeof *schedule->sigmas);
+    memmove(schedule->blends, schedule->blends + skipped, (size_t)steps * sizeof *schedule->blends);
     schedule->steps = steps;
-}
-
-enum shoal_status schedule_init(
-    struct schedule *schedule, int32_t steps, double shift, struct shoal_error *error)
-{
-    return schedule_make(&schedule_model, steps, shift, false, schedule, error);
 }
 
 enum shoal_status schedule_find(
@@ -104,20 +125,6 @@ enum shoal_status schedule_find(
         "there is no schedule \"%.100s\"; there are: %s", name, names.failed ? "" : names.data);
     mem_free(names.data);
     return status;
-}
-
-enum shoal_status schedule_init_dynamic(
-    struct schedule *schedule, int32_t steps, double mu, struct shoal_error *error)
-{
-    float shift = (float)exp(mu);
-
-    TRY(check_steps(steps, error));
-    if (!(mu >= -7 && mu <= 7))
-        FAIL(error, SHOAL_E_INVALID, "mu is %g; it must be from -7 to 7", mu);
-    for (int32_t i = 0; i < steps; i++)
-        schedule->sigmas[i] = shift / (shift + (1 / even_time(i, steps) - 1));
-    finish(schedule, steps);
-    return SHOAL_OK;
 }
 
 double schedule_mu(

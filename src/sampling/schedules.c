@@ -1,7 +1,8 @@
 /*
- * The schedules that ComfyUI's users know (comfy/samplers.py, comfy/k_diffusion/sampling.py), for
- * flow matching. They choose among, or between the ends of, a table of 1000 noise levels: sigma(t)
- * = shift t / (1 + (shift - 1) t) at t = 1/1000, 2/1000 ... 1. What is shifted is in single
+ * The schedules that ComfyUI's users know (comfy/samplers.py, comfy/k_diffusion/sampling.py). They
+ * choose among, or between the ends of, a table of 1000 noise levels: of flow matching sigma(t) =
+ * shift t / (1 + (shift - 1) t) at t = 1/1000, 2/1000 ... 1, of EDM (comfy/model_sampling.py:
+ * ModelSamplingCosmosRFlow) even in the logarithm from 0.002 to 80. What is shifted is in single
  * precision, as there; the rest is in double and rounded once.
  */
 #include "sampling/schedule.h"
@@ -12,15 +13,31 @@
 #define KARRAS_RHO 7.0
 #define BETA_SHAPE 0.6
 
-static float sigma_at(float t, double shift)
+#define EDM_LOWEST 0.002
+#define EDM_HIGHEST 80.0
+
+/* The noise level at a time: what the model is told of it, 0 to 1. */
+static float sigma_at(float t, const struct noise_levels *levels)
 {
-    return (float)shift * t / (1 + (float)(shift - 1) * t);
+    if (!levels->edm) return (float)levels->shift * t / (1 + (float)(levels->shift - 1) * t);
+    return t >= (float)(EDM_HIGHEST / (EDM_HIGHEST + 1)) ? (float)EDM_HIGHEST : t / (1 - t);
 }
 
 /* Level `index` of the table. */
-static float level(int32_t index, double shift)
+static float level(int32_t index, const struct noise_levels *levels)
 {
-    return sigma_at((float)(index + 1) / (float)LEVELS, shift);
+    double low = log(EDM_LOWEST), high = log(EDM_HIGHEST);
+
+    if (levels->edm) return (float)exp(low + (high - low) * index / (LEVELS - 1));
+    return sigma_at((float)(index + 1) / (float)LEVELS, levels);
+}
+
+/* The time of that level, as the model is told it. */
+static float level_time(int32_t index, const struct noise_levels *levels)
+{
+    float sigma = level(index, levels);
+
+    return levels->edm ? sigma / (sigma + 1) : sigma;
 }
 
 /* Where value i of `count` lies on the way from the first to the last, 0 to 1. */
@@ -29,40 +46,41 @@ static double part(int32_t i, int32_t count)
     return count > 1 ? (double)i / (count - 1) : 0;
 }
 
-static void fill_simple(float *sigmas, int32_t count, double shift)
+static void fill_simple(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
     for (int32_t i = 0; i < count; i++)
-        sigmas[i] = level(LEVELS - 1 - (int32_t)(i * ((double)LEVELS / count)), shift);
+        sigmas[i] = level(LEVELS - 1 - (int32_t)(i * ((double)LEVELS / count)), levels);
 }
 
 /*
- * Even from the first level of the table to the last, read as times: so they are shifted twice.
- * Where the last would be no noise at all, it is the end of the run, and there is one more above.
+ * Even from the first level of the table to the last, read as times: so those of flow matching are
+ * shifted twice. Where the last would be no noise at all, it is the end of the run, and there is
+ * one more above.
  */
-static void fill_normal(float *sigmas, int32_t count, double shift)
+static void fill_normal(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
-    float first = level(LEVELS - 1, shift), last = level(0, shift);
-    int32_t points = sigma_at(last, shift) <= 1e-5f ? count + 1 : count;
+    float first = level_time(LEVELS - 1, levels), last = level_time(0, levels);
+    int32_t points = sigma_at(last, levels) <= 1e-5f ? count + 1 : count;
 
     for (int32_t i = 0; i < count; i++) {
         double t = (double)first + ((double)last - (double)first) * part(i, points);
 
-        sigmas[i] = sigma_at((float)t, shift);
+        sigmas[i] = sigma_at((float)t, levels);
     }
 }
 
-static void fill_karras(float *sigmas, int32_t count, double shift)
+void schedule_fill_karras(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
-    double first = pow((double)level(LEVELS - 1, shift), 1 / KARRAS_RHO);
-    double last = pow((double)level(0, shift), 1 / KARRAS_RHO);
+    double first = pow((double)level(LEVELS - 1, levels), 1 / KARRAS_RHO);
+    double last = pow((double)level(0, levels), 1 / KARRAS_RHO);
 
     for (int32_t i = 0; i < count; i++)
         sigmas[i] = (float)pow(first + (last - first) * part(i, count), KARRAS_RHO);
 }
 
-static void fill_exponential(float *sigmas, int32_t count, double shift)
+static void fill_exponential(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
-    double first = log((double)level(LEVELS - 1, shift)), last = log((double)level(0, shift));
+    double first = log((double)level(LEVELS - 1, levels)), last = log((double)level(0, levels));
 
     for (int32_t i = 0; i < count; i++)
         sigmas[i] = (float)exp(first + (last - first) * part(i, count));
@@ -109,11 +127,11 @@ static double beta_place(double mass, double a)
 }
 
 /* Dense at both ends, as a beta distribution's mass is (arXiv 2407.12173). */
-static void fill_beta(float *sigmas, int32_t count, double shift)
+static void fill_beta(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
     for (int32_t i = 0; i < count; i++)
         sigmas[i] = level(
-            (int32_t)rint(beta_place(1 - i * (1.0 / count), BETA_SHAPE) * (LEVELS - 1)), shift);
+            (int32_t)rint(beta_place(1 - i * (1.0 / count), BETA_SHAPE) * (LEVELS - 1)), levels);
 }
 
 static const struct schedule_kind simple = {.name = "simple",
@@ -124,7 +142,7 @@ static const struct schedule_kind simple = {.name = "simple",
                                       .fill = fill_normal},
                                   karras = {.name = "karras",
                                       .about = "Karras et al.'s, rho 7: most of it at low noise",
-                                      .fill = fill_karras},
+                                      .fill = schedule_fill_karras},
                                   exponential = {.name = "exponential",
                                       .about = "even in the logarithm of the noise level",
                                       .fill = fill_exponential},

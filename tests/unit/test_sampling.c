@@ -19,6 +19,26 @@ static json_t *load_golden(const char *path)
     return root;
 }
 
+static struct noise_levels flow(double shift)
+{
+    return (struct noise_levels){.shift = shift};
+}
+
+/* Of an entry of samplers.json: a shift of 0 stands for EDM. */
+static struct noise_levels levels_of(const json_t *entry)
+{
+    double shift = json_number_value(json_object_get(entry, "shift"));
+
+    return (struct noise_levels){.edm = shift == 0, .shift = shift};
+}
+
+/* The model's own schedule. */
+static enum shoal_status make(
+    struct schedule *schedule, int32_t steps, struct noise_levels levels, struct shoal_error *error)
+{
+    return schedule_make(&schedule_model, steps, &levels, false, schedule, error);
+}
+
 static void check_floats(const json_t *list, const float *values, size_t count, const char *what)
 {
     assert_int_equal(json_array_size(list), count);
@@ -44,17 +64,23 @@ static void test_schedules(void **state)
     {
         int32_t steps = (int32_t)json_integer_value(json_object_get(entry, "steps"));
 
+        double terminal = json_number_value(json_object_get(entry, "terminal"));
+        struct noise_levels levels;
+
         if (json_is_true(json_object_get(entry, "dynamic"))) {
             double mu = json_number_value(json_object_get(entry, "mu"));
             json_int_t tokens = json_integer_value(json_object_get(entry, "image_seq_len"));
 
-            assert_true(schedule_mu(tokens, 256, 4096, 0.5, 1.15) == mu);
-            assert_ok(schedule_init_dynamic(&schedule, steps, mu, &error));
+            if (terminal > 0)
+                assert_true(schedule_mu(tokens, 256, 8192, 0.5, 0.9) == mu);
+            else
+                assert_true(schedule_mu(tokens, 256, 4096, 0.5, 1.15) == mu);
+            levels =
+                (struct noise_levels){.shift = 1, .dynamic = true, .mu = mu, .terminal = terminal};
         } else {
-            double shift = json_number_value(json_object_get(entry, "shift"));
-
-            assert_ok(schedule_init(&schedule, steps, shift, &error));
+            levels = flow(json_number_value(json_object_get(entry, "shift")));
         }
+        assert_ok(make(&schedule, steps, levels, &error));
         assert_int_equal(schedule.steps, steps);
         check_floats(json_object_get(entry, "sigmas"), schedule.sigmas, (size_t)steps + 1, "sigma");
         for (int32_t k = 0; k < steps; k++)
@@ -82,8 +108,8 @@ static void test_euler(void **state)
         const json_t *latents = json_object_get(toy, "latents");
         float x[64];
 
-        assert_ok(schedule_init(
-            &schedule, steps, json_number_value(json_object_get(toy, "shift")), &error));
+        assert_ok(
+            make(&schedule, steps, flow(json_number_value(json_object_get(toy, "shift"))), &error));
         json_array_foreach(json_array_get(latents, 0), j, row) x[j] = (float)json_number_value(row);
         json_array_foreach(json_object_get(toy, "model_output"), i, row)
         {
@@ -109,7 +135,7 @@ static void test_every_count(void **state)
 
     (void)state;
     for (int32_t steps = 1; steps <= SCHEDULE_MAX_STEPS; steps++) {
-        assert_ok(schedule_init(&schedule, steps, 3, &error));
+        assert_ok(make(&schedule, steps, flow(3), &error));
         assert_true(schedule.sigmas[0] == 1 && schedule.sigmas[steps] == 0);
         for (int32_t i = 0; i < steps; i++)
             assert_true(schedule.sigmas[i] > schedule.sigmas[i + 1]);
@@ -143,19 +169,19 @@ static void test_levels(void **state)
     size_t i;
 
     (void)state;
-    assert_int_equal(json_array_size(json_object_get(root, "levels")), 3 * 6 * 5);
+    assert_int_equal(json_array_size(json_object_get(root, "levels")), 4 * 6 * 5);
     json_array_foreach(json_object_get(root, "levels"), i, entry)
     {
         int32_t steps = (int32_t)json_integer_value(json_object_get(entry, "steps"));
-        double shift = json_number_value(json_object_get(entry, "shift"));
+        const struct noise_levels levels = levels_of(entry);
         char what[100];
 
         snprintf(what, sizeof what, "%s, %d steps, shift %g", text_of(entry, "schedule"),
-            (int)steps, shift);
+            (int)steps, levels.shift);
         assert_ok(schedule_find(text_of(entry, "schedule"), &kind, &error));
-        assert_ok(schedule_make(kind, steps, shift, false, &schedule, &error));
-        check_close(
-            json_object_get(entry, "sigmas"), schedule.sigmas, (size_t)steps + 1, 1e-6, what);
+        assert_ok(schedule_make(kind, steps, &levels, false, &schedule, &error));
+        check_close(json_object_get(entry, "sigmas"), schedule.sigmas, (size_t)steps + 1,
+            levels.edm ? 1e-4 : 1e-6, what);
     }
     json_decref(root);
 }
@@ -211,11 +237,12 @@ static void test_samplers(void **state)
 
     (void)state;
     assert_int_equal(
-        json_array_size(json_object_get(root, "runs")), 2 * SAMPLER_COUNT * SCHEDULE_COUNT);
+        json_array_size(json_object_get(root, "runs")), 3 * SAMPLER_COUNT * SCHEDULE_COUNT);
     json_array_foreach(json_object_get(root, "runs"), i, entry)
     {
         int32_t steps = (int32_t)json_integer_value(json_object_get(entry, "steps"));
-        double shift = json_number_value(json_object_get(entry, "shift")), largest = 0;
+        const struct noise_levels levels = levels_of(entry);
+        double largest = 0;
         const json_t *latent = json_object_get(entry, "latent");
         float slots[SAMPLER_SLOTS][TOY];
         char what[100];
@@ -223,12 +250,12 @@ static void test_samplers(void **state)
         for (size_t k = 0; k < SAMPLER_SLOTS * TOY; k++)
             slots[k / TOY][k % TOY] = NAN; /* what was not written must not be read */
         snprintf(what, sizeof what, "%s, %s, %d steps, shift %g", text_of(entry, "sampler"),
-            text_of(entry, "schedule"), (int)steps, shift);
+            text_of(entry, "schedule"), (int)steps, levels.shift);
         assert_ok(sampler_find(text_of(entry, "sampler"), &sampler, &error));
         assert_ok(schedule_find(text_of(entry, "schedule"), &kind, &error));
-        assert_ok(schedule_make(kind, steps, shift, sampler->skips, &schedule, &error));
-        check_close(
-            json_object_get(entry, "sigmas"), schedule.sigmas, (size_t)steps + 1, 1e-6, what);
+        assert_ok(schedule_make(kind, steps, &levels, sampler->skips, &schedule, &error));
+        check_close(json_object_get(entry, "sigmas"), schedule.sigmas, (size_t)steps + 1,
+            levels.edm ? 1e-4 : 1e-6, what);
         toy_run(sampler, &schedule, root, slots);
         for (size_t k = 0; k < TOY; k++)
             largest = fmax(largest, fabs(json_number_value(json_array_get(latent, k))));
@@ -242,6 +269,7 @@ static void test_every_sampler(void **state)
 {
     static struct schedule schedule;
     static const int32_t counts[] = {1, 2, 3, 4, 5, 60, 999};
+    const struct noise_levels three = flow(3);
     struct shoal_error error = {0};
     json_t *root = load_golden("tests/golden/samplers.json");
 
@@ -251,7 +279,7 @@ static void test_every_sampler(void **state)
             float slots[SAMPLER_SLOTS][TOY];
 
             assert_ok(schedule_make(
-                &schedule_model, counts[k], 3, samplers[i]->skips, &schedule, &error));
+                &schedule_model, counts[k], &three, samplers[i]->skips, &schedule, &error));
             if (samplers[i]->noisy && counts[k] > 16) continue; /* more noise than there is */
             toy_run(samplers[i], &schedule, root, slots);
             for (int j = 0; j < TOY; j++)
@@ -269,7 +297,7 @@ static void test_the_end_of_a_schedule(void **state)
     struct shoal_error error = {0};
 
     (void)state;
-    assert_ok(schedule_init(&whole, 13, 3, &error));
+    assert_ok(make(&whole, 13, flow(3), &error));
     end = whole;
     schedule_keep_last(&end, 8);
     assert_int_equal(end.steps, 8);
@@ -281,18 +309,22 @@ static void test_refusals(void **state)
     static struct schedule schedule;
     const struct sampler *sampler = NULL;
     const struct schedule_kind *kind = NULL;
+    struct noise_levels levels = {.shift = 1, .dynamic = true};
+    const struct noise_levels three = flow(3);
     struct shoal_error error = {0};
 
     (void)state;
-    assert_int_equal(schedule_init(&schedule, 0, 1, &error), SHOAL_E_INVALID);
+    assert_int_equal(make(&schedule, 0, flow(1), &error), SHOAL_E_INVALID);
     assert_non_null(strstr(error.text, "1000"));
-    assert_int_equal(schedule_init(&schedule, 1001, 1, &error), SHOAL_E_INVALID);
-    assert_int_equal(schedule_init(&schedule, 4, 0, &error), SHOAL_E_INVALID);
+    assert_int_equal(make(&schedule, 1001, flow(1), &error), SHOAL_E_INVALID);
+    assert_int_equal(make(&schedule, 4, flow(0), &error), SHOAL_E_INVALID);
     assert_non_null(strstr(error.text, "shift"));
-    assert_int_equal(schedule_init(&schedule, 4, -1, &error), SHOAL_E_INVALID);
-    assert_int_equal(schedule_init(&schedule, 4, (double)NAN, &error), SHOAL_E_INVALID);
-    assert_int_equal(schedule_init_dynamic(&schedule, 4, (double)NAN, &error), SHOAL_E_INVALID);
-    assert_int_equal(schedule_init_dynamic(&schedule, 4, 800, &error), SHOAL_E_INVALID);
+    assert_int_equal(make(&schedule, 4, flow(-1), &error), SHOAL_E_INVALID);
+    assert_int_equal(make(&schedule, 4, flow((double)NAN), &error), SHOAL_E_INVALID);
+    levels.mu = (double)NAN;
+    assert_int_equal(make(&schedule, 4, levels, &error), SHOAL_E_INVALID);
+    levels.mu = 800;
+    assert_int_equal(make(&schedule, 4, levels, &error), SHOAL_E_INVALID);
     assert_int_equal(sampler_find("lcm", &sampler, &error), SHOAL_E_INVALID);
     assert_non_null(strstr(error.text, "lcm"));
     assert_non_null(strstr(error.text, "euler, euler_ancestral, heun"));
@@ -301,7 +333,7 @@ static void test_refusals(void **state)
     assert_non_null(strstr(error.text, "model, simple, normal"));
     /* A beta distribution's ends are flat: two of so many steps would be of one level. */
     assert_ok(schedule_find("beta", &kind, &error));
-    assert_int_equal(schedule_make(kind, 1000, 3, false, &schedule, &error), SHOAL_E_INVALID);
+    assert_int_equal(schedule_make(kind, 1000, &three, false, &schedule, &error), SHOAL_E_INVALID);
     assert_non_null(strstr(error.text, "1000 are too many for schedule \"beta\""));
 }
 

@@ -81,6 +81,10 @@ static void test_settings_are_taken(void **state)
         "{\"shift\": 6.0, \"use_dynamic_shifting\": false, \"num_train_timesteps\": 1000}", &r,
         &error));
     assert_true(r.shift == 6.0f);
+    /* By the picture's size: no one number. */
+    assert_ok(open_with("scheduler/scheduler_config.json",
+        "{\"use_dynamic_shifting\": true, \"shift_terminal\": 0.02}", &r, &error));
+    assert_true(r.shift == 0);
 }
 
 static void test_others_are_refused(void **state)
@@ -93,11 +97,14 @@ static void test_others_are_refused(void **state)
         {"shoal.json", "{\"steps\": 0}", "steps"},
         {"shoal.json", "[1]", "shoal.json"},
         {"shoal.json", "{", "shoal.json"},
-        {"scheduler/scheduler_config.json", "{\"use_dynamic_shifting\": true}",
-            "use_dynamic_shifting"},
+        {"scheduler/scheduler_config.json",
+            "{\"use_dynamic_shifting\": true, \"time_shift_type\": \"linear\"}", "time_shift_type"},
+        {"scheduler/scheduler_config.json",
+            "{\"use_dynamic_shifting\": true, \"base_image_seq_len\": 4096}", "base_image_seq_len"},
+        {"scheduler/scheduler_config.json", "{\"use_karras_sigmas\": true}", "use_karras_sigmas"},
         {"scheduler/scheduler_config.json", "{\"num_train_timesteps\": 500}",
             "num_train_timesteps"},
-        {"scheduler/scheduler_config.json", "{\"shift_terminal\": 0.1}", "shift_terminal"},
+        {"scheduler/scheduler_config.json", "{\"shift_terminal\": 0.9}", "shift_terminal"},
         {"scheduler/scheduler_config.json", "{\"shift\": -1}", "shift"},
     };
 

@@ -15,13 +15,15 @@ sys.argv = sys.argv[:1] + ["--cpu"]
 import comfy.options  # noqa: E402
 
 comfy.options.enable_args_parsing()
+import comfy.k_diffusion.sampling as k_sampling  # noqa: E402
 import comfy.model_sampling as model_sampling  # noqa: E402
 import comfy.samplers as samplers  # noqa: E402
 
 OUT = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "golden", "samplers.json")
 SAMPLERS = ("euler", "euler_ancestral", "heun", "dpmpp_2m", "uni_pc", "uni_pc_bh2")
 SCHEDULES = ("simple", "normal", "karras", "exponential", "beta")
-CASES = ((8, 3.0), (4, 1.0))
+EDM = 0.0  # in place of a shift: the levels of Cosmos-Predict2
+CASES = ((8, 3.0), (4, 1.0), (7, EDM))
 SIZE = 4
 NOISE = 16  # rows of noise: more than any case draws
 
@@ -47,11 +49,22 @@ def levels_of(sampling, sampler, schedule, steps):
         patcher = types.SimpleNamespace(get_model_object=lambda name: sampling)
         return samplers.KSampler(patcher, steps, "cpu", sampler, schedule).sigmas
     skips = sampler in samplers.KSampler.DISCARD_PENULTIMATE_SIGMA_SAMPLERS
+    if isinstance(sampling, model_sampling.ModelSamplingCosmosRFlow):  # Karras's are the model's own
+        kept = k_sampling.get_sigmas_karras(steps + skips, float(sampling.sigma_min), float(sampling.sigma_max))
+        return torch.cat([kept[:steps], torch.zeros(1)])
     t = torch.linspace(1, 1 / (steps + skips), steps + skips)
     return torch.cat([sampling.sigma(t)[:steps], torch.zeros(1)])
 
 
 def sampling_of(shift):
+    class RFlow(model_sampling.ModelSamplingCosmosRFlow, model_sampling.COSMOS_RFLOW):
+        pass
+
+    if shift == EDM:
+        sampling = RFlow()
+        sampling.set_parameters(0.002, 80.0, 1.0)
+        return sampling
+
     class Flow(model_sampling.ModelSamplingDiscreteFlow, model_sampling.CONST):
         pass
 
@@ -62,7 +75,7 @@ def sampling_of(shift):
 
 def main():
     levels = []
-    for shift in (1.0, 3.0, 0.01):
+    for shift in (1.0, 3.0, 0.01, EDM):
         for steps in (1, 2, 4, 9, 20, 60):
             for name in SCHEDULES:
                 sigmas = samplers.calculate_sigmas(sampling_of(shift), name, steps)

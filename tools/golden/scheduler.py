@@ -31,6 +31,12 @@ def main():
         s, ts, mu = schedule(8, image_seq_len=seq, use_dynamic_shifting=True)
         cases.append(dict(steps=8, dynamic=True, image_seq_len=seq, mu=mu, sigmas=floats(s.sigmas),
                           timesteps=floats(ts), model_t=floats((1000 - ts) / 1000)))
+    # Qwen-Image's: a line of its own, and a last level that all are stretched to
+    for steps, seq in ((2, 4096), (4, 256), (50, 4096), (20, 8192)):
+        s, ts, mu = schedule(steps, image_seq_len=seq, use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9,
+                             base_image_seq_len=256, max_image_seq_len=8192, shift_terminal=0.02)
+        cases.append(dict(steps=steps, dynamic=True, image_seq_len=seq, mu=mu, terminal=0.02,
+                          sigmas=floats(s.sigmas), timesteps=floats(ts), model_t=floats((1000 - ts) / 1000)))
     # diffusers up to 0.36 called set_timesteps(n) with sigma_min = 0: n model calls, the last one with dt = 0
     old = []
     for steps, shift in ((5, 3.0), (9, 3.0), (9, 6.0)):

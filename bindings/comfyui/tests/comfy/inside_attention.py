@@ -1,4 +1,5 @@
-"""sage_pv_fp16 of Shoal Layer Streaming, in a real ComfyUI with a made-up package sageattention.
+"""sage_pv_fp16 of Shoal Layer Streaming, in a real ComfyUI with a made-up package sageattention,
+and on a card with the one that is installed.
 
 One TAP line a case. Started by run.py beside it.
 """
@@ -8,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.machinery
+import importlib.util
 import sys
 import types
+import unittest
 from typing import Any, Dict, Iterator, Optional
 
 import support
-from support import FAMILIES, Case, blocks_of, build, main, part, stream, torch
+from support import (FAMILIES, Case, blocks_of, build, main, management, part, stream,
+                     torch)
 
 sample = functools.partial(support.sample, steps=2)
 
@@ -143,6 +147,25 @@ class Attention(Case):
         for made in ({}, {"sageattn": Kernel("sageattn"), "sageattn_qk_int8_pv_fp8_cuda": None}):
             with sageattention(**made), self.assertRaisesRegex(ValueError, CUDA):
                 stream(patcher, **SAGE)
+
+
+@unittest.skipIf(importlib.util.find_spec("sageattention") is None,
+                 "the package sageattention is not installed")
+@unittest.skipIf(management.get_torch_device().type != "cuda", "its kernels need a card")
+class Installed(Case):
+    """With the package's own kernels."""
+
+    def test_it_computes_nearly_the_same_and_streaming_changes_no_bit(self) -> None:
+        for name in ("Qwen-Image", "Z-Image"):
+            family = FAMILIES[name]
+            patcher = build(family)
+            plain = sample(patcher, family)
+            for options in (SAGE, {"sage_attention": True}):
+                with self.subTest(family=name, **options):
+                    first = sample(stream(patcher, **options), family)
+                    self.assertLess(float((first - plain).norm() / plain.norm()), 0.1)
+                    other = stream(patcher, resident_blocks=1, **options)
+                    self.same(sample(other, family), first)
 
 
 if __name__ == "__main__":

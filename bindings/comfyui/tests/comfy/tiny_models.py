@@ -42,7 +42,7 @@ class Model:
         made.set_inference_dtype(stored or self.dtype, self.dtype if stored else None)
         if state is not None and any(key.endswith(".comfy_quant") for key in state):
             made.quant_config, made.manual_cast_dtype = {"mixed_ops": True}, self.dtype
-        model = made.get_model({}, device=torch.device("cpu"))
+        model = self._made(made, lazy=False)
         if state is None:
             generator = torch.Generator().manual_seed(1)
             for parameter in model.parameters():
@@ -67,13 +67,18 @@ class Model:
 
     def _lazy(self, made: Any, state: Dict[str, torch.Tensor]) -> Any:
         """The same weights as dynamic mode has them, whose layers take theirs when they load."""
-        comfy.memory_management.aimdo_enabled = True
-        try:
-            model = made.get_model({}, device=torch.device("cpu"))
-            model.load_model_weights(dict(state), "")
-        finally:
-            comfy.memory_management.aimdo_enabled = False
+        model = self._made(made, lazy=True)
+        model.load_model_weights(dict(state), "")
         return model.eval()
+
+    def _made(self, made: Any, lazy: bool) -> Any:
+        """Its modules, with their parameters or without: whatever ComfyUI was started for."""
+        before = comfy.memory_management.aimdo_enabled
+        comfy.memory_management.aimdo_enabled = lazy
+        try:
+            return made.get_model({}, device=torch.device("cpu"))
+        finally:
+            comfy.memory_management.aimdo_enabled = before
 
 
 FAMILIES = {

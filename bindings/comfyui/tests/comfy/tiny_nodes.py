@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any, List, Type
 
+import comfy.memory_management
 import torch
 from comfy.model_management import InterruptProcessingException
 from comfy_api.latest import ComfyExtension, io, ui
@@ -27,7 +28,8 @@ class Tiny(io.ComfyNode):
     @classmethod
     def execute(cls, family: str) -> io.NodeOutput:
         chosen = FAMILIES[family]
-        return io.NodeOutput(chosen.build(), chosen.conditioning(3),
+        patcher = chosen.build(comfy.memory_management.aimdo_enabled)
+        return io.NodeOutput(patcher, chosen.conditioning(3),
                              {"samples": torch.zeros(chosen.latent)})
 
 

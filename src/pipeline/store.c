@@ -43,7 +43,10 @@ static enum shoal_status open_device(struct shoal_store *s, struct shoal_error *
     plan_cap_vram(&s->target, &s->request.vram_bytes, &s->whole_card, &s->capped);
     s->threads = s->request.threads ? s->request.threads : thread_cores();
     s->device = s->target.device;
-    if (s->device) return SHOAL_OK;
+    if (s->device) { /* a card: it takes as little of it as it can, since others compute there */
+        cuda_stop_computing(s->device);
+        return SHOAL_OK;
+    }
     TRY(cpu_create(&s->cpu, CPU_KERNELS_FAST, s->request.threads, error));
     s->device = s->cpu;
     return SHOAL_OK;

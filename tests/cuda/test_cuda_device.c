@@ -267,6 +267,20 @@ static void test_copies(void **state)
     assert_clean();
 }
 
+/* What copies for others leaves them the memory that only computing needs. */
+static void test_stops_computing(void **state)
+{
+    struct device *device = open_device();
+    const uint64_t before = fake_driver_counts().memory_bytes;
+
+    (void)state;
+    cuda_stop_computing(device);
+    if (!real) assert_true(before - fake_driver_counts().memory_bytes >= 64ull << 20);
+    cuda_stop_computing(device); /* once more changes nothing */
+    device_destroy(&device);
+    assert_clean();
+}
+
 static void test_event_times(void **state)
 {
     struct shoal_error error = {0};
@@ -550,6 +564,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(test_overhead_recovers, set_up),
         cmocka_unit_test_setup(test_arena, set_up), cmocka_unit_test_setup(test_pinning, set_up),
         cmocka_unit_test_setup(test_copies, set_up),
+        cmocka_unit_test_setup(test_stops_computing, set_up),
         cmocka_unit_test_setup(test_event_times, set_up),
         cmocka_unit_test(test_each_call_fails_once),
         cmocka_unit_test(test_each_call_fails_for_good), cmocka_unit_test_setup(test_lost, set_up),

@@ -20,6 +20,10 @@
 enum shoal_status cuda_create(
     struct device **device, int32_t ordinal, struct shoal_error *error) SHOAL_CHECKED;
 
+/* Gives back what only computing needs, the workspace first of all: from then on the device copies
+ * and unpacks. Others' devices of the card keep theirs. */
+void cuda_stop_computing(struct device *device);
+
 struct cuda_info {
     const char *name;        /* of the card; lives as long as the device */
     int32_t sm;              /* 89: compute capability 8.9 */

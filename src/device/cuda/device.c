@@ -164,6 +164,15 @@ static void host_unregister(struct device *device, void *pages)
 
 /* ---- opening and closing ---- */
 
+static void free_workspace(struct cuda_device *cuda)
+{
+    cuda_cudnn_close(&cuda->cudnn);
+    cuda_blas_close(&cuda->blas);
+    if (cuda->workspace) cuda->driver->memory_free(cuda->workspace);
+    cuda->workspace = 0;
+    cuda->workspace_bytes = 0;
+}
+
 /*
  * A lost context is of no use to anybody else in the process either: it is reset, so that the card
  * can be opened again where the driver allows that. Other devices that are open on the card still
@@ -177,9 +186,7 @@ static void close_context(struct cuda_device *cuda)
 
     arena_give_back(cuda);
     cuda_clock_close(cuda);
-    cuda_cudnn_close(&cuda->cudnn);
-    cuda_blas_close(&cuda->blas);
-    if (cuda->workspace) driver->memory_free(cuda->workspace);
+    free_workspace(cuda);
     cuda_kernels_unload(cuda);
     dead = dead || driver->context_synchronize() != CUDA_SUCCESS;
     driver->context_release(cuda->handle);
@@ -187,6 +194,16 @@ static void close_context(struct cuda_device *cuda)
     if (--card->devices > 0 || !card->dead) return;
     driver->context_reset(cuda->handle);
     card->dead = false;
+}
+
+void cuda_stop_computing(struct device *device)
+{
+    struct cuda_device *cuda = cuda_device(device);
+
+    mutex_lock(&taking);
+    (void)cuda_enter(cuda);
+    free_workspace(cuda);
+    mutex_unlock(&taking);
 }
 
 static void cuda_destroy(struct device *device)

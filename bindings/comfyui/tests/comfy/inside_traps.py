@@ -483,7 +483,8 @@ class Odd(Trap):
             with torch.inference_mode(False), torch.enable_grad():
                 return executor(x.clone().requires_grad_(), *args, **kwargs)
         streamed.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "test", graded)
-        with self.assertRaisesRegex(ValueError, "gradients"):
+        # Where ComfyUI made weights in inference mode, torch refuses before a block is reached.
+        with self.assertRaisesRegex((ValueError, RuntimeError), "gradients|[Ii]nference tensors"):
             sample(streamed, WAN)
         self.goes_on()
 
@@ -583,7 +584,8 @@ class Long(Trap):
         self.assertLess(max(sizes[-10:]) - max(sizes[:self.KEPT]), most)
         if device:
             self.assertLessEqual(device[-1][0], max(one[0] for one in device[:self.KEPT]))
-            self.assertGreater(device[-1][1], device[self.KEPT][1] - (64 << 20))
+            free = [one[1] >> 20 for one in device]
+            self.assertGreater(min(free[-10:]), min(free[:self.KEPT]) - 32, free)
         held.clear()
         management.unload_all_models()
         gc.collect()

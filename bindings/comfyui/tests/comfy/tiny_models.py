@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+import contextlib
+from typing import Any, Dict, Iterator, Optional
 
 import comfy.memory_management
 import comfy.model_management as management
 import comfy.model_patcher
 import comfy.supported_models as supported
 import torch
+
+
+@contextlib.contextmanager
+def paging(on: bool) -> Iterator[None]:
+    """Whether modules are made without parameters, which dynamic mode brings: not as ComfyUI was
+    started for."""
+    before = comfy.memory_management.aimdo_enabled
+    comfy.memory_management.aimdo_enabled = on
+    try:
+        yield
+    finally:
+        comfy.memory_management.aimdo_enabled = before
 
 
 class Model:
@@ -42,7 +55,8 @@ class Model:
         made.set_inference_dtype(stored or self.dtype, self.dtype if stored else None)
         if state is not None and any(key.endswith(".comfy_quant") for key in state):
             made.quant_config, made.manual_cast_dtype = {"mixed_ops": True}, self.dtype
-        model = self._made(made, lazy=False)
+        with paging(False):
+            model = made.get_model({}, device=torch.device("cpu"))
         if state is None:
             generator = torch.Generator().manual_seed(1)
             for parameter in model.parameters():
@@ -67,18 +81,10 @@ class Model:
 
     def _lazy(self, made: Any, state: Dict[str, torch.Tensor]) -> Any:
         """The same weights as dynamic mode has them, whose layers take theirs when they load."""
-        model = self._made(made, lazy=True)
-        model.load_model_weights(dict(state), "")
+        with paging(True):
+            model = made.get_model({}, device=torch.device("cpu"))
+            model.load_model_weights(dict(state), "")
         return model.eval()
-
-    def _made(self, made: Any, lazy: bool) -> Any:
-        """Its modules, with their parameters or without: whatever ComfyUI was started for."""
-        before = comfy.memory_management.aimdo_enabled
-        comfy.memory_management.aimdo_enabled = lazy
-        try:
-            return made.get_model({}, device=torch.device("cpu"))
-        finally:
-            comfy.memory_management.aimdo_enabled = before
 
 
 FAMILIES = {

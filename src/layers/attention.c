@@ -2,24 +2,16 @@
 #include "layers/attention.h"
 
 #include "layers/chunk.h"
+#include "layers/project.h"
 
 #include <math.h>
 
-/* y = x times rows [first, first + y.cols) of the parts of qkv. */
-static void project(struct exec *x, struct matrix y, struct matrix in,
-    const struct attention_layer *l, int64_t first)
+/* What becomes of queries and keys of heads once they are made: normed, rotated, neither. */
+static void place(struct exec *x, struct matrix heads, struct matrix gamma,
+    const struct attention_layer *l, struct matrix rope)
 {
-    int64_t end = first + y.cols, begin = 0;
-
-    for (int i = 0; i < ATTENTION_PARTS; begin += l->qkv[i++].rows) {
-        struct matrix part = l->qkv[i];
-        int64_t from = first > begin ? first : begin;
-        int64_t to = end < begin + part.rows ? end : begin + part.rows;
-
-        if (from < to)
-            x->ops->linear(x->stream, matrix_cols(y, from - first, to - from), in,
-                matrix_rows(part, from - begin, to - from), MATRIX_NONE);
-    }
+    if (matrix_given(gamma) || matrix_given(rope))
+        x->ops->rms_norm_rope(x->stream, heads, gamma, l->head_eps, rope, l->layout);
 }
 
 /* All keys and values: kv [tokens, 2 kv_heads head_dim]. */
@@ -36,10 +28,10 @@ static void keys_and_values(
         struct matrix n = matrix_rows(normed, 0, count);
 
         x->ops->rms_norm(x->stream, n, matrix_rows(hidden, t, count), l->norm, l->scale, l->eps);
-        project(x, matrix_rows(kv, t, count), n, l, q_dim);
+        project(x, matrix_rows(kv, t, count), n, l->qkv, ATTENTION_PARTS, l->qkv_bias, q_dim);
     }
     exec_free(x, &normed);
-    x->ops->rms_norm_rope(x->stream, keys, l->k_norm, l->head_eps, l->rope, l->layout);
+    place(x, keys, l->k_norm, l, l->rope);
 }
 
 /* Rows [t, t + count) of hidden; a and b have room for count rows of dim or q_dim numbers. */
@@ -53,17 +45,20 @@ static void attend(struct exec *x, struct matrix hidden, const struct attention_
     struct matrix queries = matrix_at(b, type, count, q_dim);
     struct matrix attended = matrix_at(a, type, count, q_dim);
     struct matrix projected = matrix_at(b, type, count, hidden.cols);
+    struct matrix distances = l->distances;
 
+    if (matrix_given(distances))
+        distances = matrix_cols(distances, hidden.rows - t - count, count + hidden.rows - 1);
     x->ops->rms_norm(x->stream, normed, rows, l->norm, l->scale, l->eps);
-    project(x, queries, normed, l, 0);
-    x->ops->rms_norm_rope(
-        x->stream, queries, l->q_norm, l->head_eps, matrix_rows(l->rope, t, count), l->layout);
+    project(x, queries, normed, l->qkv, ATTENTION_PARTS, l->qkv_bias, 0);
+    place(x, queries, l->q_norm, l, matrix_rows(l->rope, t, count));
     x->ops->attention(x->stream, attended, queries, matrix_cols(kv, 0, kv_dim),
         matrix_cols(kv, kv_dim, kv_dim),
         &(struct attention){.heads = l->heads,
             .kv_heads = l->kv_heads,
-            .scale = 1.0f / sqrtf((float)l->head_dim),
-            .causal = l->causal});
+            .scale = l->unscaled ? 1.0f : 1.0f / sqrtf((float)l->head_dim),
+            .causal = l->causal,
+            .bias = distances});
     x->ops->linear(x->stream, projected, attended, l->out, MATRIX_NONE);
     x->ops->gated_add(x->stream, rows, l->gate, projected, l->post_norm, l->eps);
 }

@@ -1,4 +1,4 @@
-/* A self-attention residual: norm, qkv, per-head norms, rotary positions, attention, projection. */
+/* A self-attention residual: norm, qkv, per-head norms, positions, attention, projection. */
 #ifndef LAYERS_ATTENTION_H
 #define LAYERS_ATTENTION_H
 
@@ -13,17 +13,21 @@ struct attention_layer {
     struct matrix scale; /* [1, dim], optional */
     /* [(heads + 2 kv_heads) head_dim, dim] together: one matrix and two without rows, or three. */
     struct matrix qkv[ATTENTION_PARTS];
-    struct matrix q_norm, k_norm; /* [1, head_dim] */
+    struct matrix qkv_bias;       /* [1, (heads + 2 kv_heads) head_dim], optional */
+    struct matrix q_norm, k_norm; /* [1, head_dim], optional */
     struct matrix out;            /* [dim, heads head_dim] */
     struct matrix post_norm;      /* [1, dim], optional */
     struct matrix gate;           /* [1, dim], optional */
-    struct matrix rope;           /* [tokens, head_dim] */
+    struct matrix rope;           /* [tokens, head_dim], optional */
     enum rope_layout layout;
+    struct matrix distances; /* [heads, 2 tokens - 1], optional: struct attention's bias */
+    bool unscaled;           /* scores are not divided by the root of head_dim */
     bool causal;
 };
 
 /*
- * hidden [tokens, dim] += gate * post_norm(out(attention(qkv(norm(hidden) * (1 + scale))))).
+ * hidden [tokens, dim] += gate * post_norm(out(attention(qkv(norm(hidden) * (1 + scale)) +
+ * qkv_bias))).
  *
  * Scratch: k and v of all tokens, and two rows' worth of activations for each token of a chunk.
  * Keys and values come first, for all tokens; then each chunk's queries are attended with and its

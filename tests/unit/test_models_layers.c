@@ -6,8 +6,8 @@
 #include "device/cpu/cpu.h"
 #include "layers/attention.h"
 #include "layers/chunk.h"
+#include "layers/feed_forward.h"
 #include "layers/rope.h"
-#include "layers/swiglu.h"
 #include "layers/timestep.h"
 
 #include <math.h>
@@ -92,14 +92,17 @@ static void attention_whole(struct bench *b, struct matrix hidden, const struct 
     struct matrix q = matrix_cols(qkv, 0, q_dim), k = matrix_cols(qkv, q_dim, kv_dim);
 
     ops->rms_norm(b->stream, normed, hidden, l->norm, l->scale, l->eps);
-    ops->linear(b->stream, qkv, normed, l->qkv[0], MATRIX_NONE);
-    ops->rms_norm_rope(b->stream, q, l->q_norm, l->head_eps, l->rope, l->layout);
-    ops->rms_norm_rope(b->stream, k, l->k_norm, l->head_eps, l->rope, l->layout);
+    ops->linear(b->stream, qkv, normed, l->qkv[0], l->qkv_bias);
+    if (matrix_given(l->rope)) {
+        ops->rms_norm_rope(b->stream, q, l->q_norm, l->head_eps, l->rope, l->layout);
+        ops->rms_norm_rope(b->stream, k, l->k_norm, l->head_eps, l->rope, l->layout);
+    }
     ops->attention(b->stream, attended, q, k, matrix_cols(qkv, q_dim + kv_dim, kv_dim),
         &(struct attention){.heads = l->heads,
             .kv_heads = l->kv_heads,
-            .scale = 1.0f / sqrtf((float)l->head_dim),
-            .causal = l->causal});
+            .scale = l->unscaled ? 1.0f : 1.0f / sqrtf((float)l->head_dim),
+            .causal = l->causal,
+            .bias = l->distances});
     ops->linear(b->stream, normed, attended, l->out, MATRIX_NONE);
     if (matrix_given(l->post_norm))
         ops->rms_norm(b->stream, normed, normed, l->post_norm, MATRIX_NONE, l->eps);
@@ -109,7 +112,10 @@ static void attention_whole(struct bench *b, struct matrix hidden, const struct 
     exec_free(&b->x, &normed);
 }
 
-static void check_attention(int64_t tokens, bool causal, bool modulated)
+/* How what follows the norm is done. */
+enum style { PLAIN, MODULATED, BIASED, DISTANT };
+
+static void check_attention(int64_t tokens, bool causal, enum style style)
 {
     struct bench b;
     struct attention_layer l = {
@@ -127,11 +133,18 @@ static void check_attention(int64_t tokens, bool causal, bool modulated)
     bench_open(&b);
     l.norm = random_matrix(&b, 1, dim, 1);
     l.qkv[0] = random_matrix(&b, 8 * 8, dim, 0.5f);
-    l.q_norm = random_matrix(&b, 1, 8, 1);
-    l.k_norm = random_matrix(&b, 1, 8, 1);
     l.out = random_matrix(&b, dim, 32, 0.3f);
-    l.rope = random_matrix(&b, tokens, 8, 1);
-    if (modulated) {
+    if (style == PLAIN || style == MODULATED) {
+        l.q_norm = random_matrix(&b, 1, 8, 1);
+        l.k_norm = random_matrix(&b, 1, 8, 1);
+    }
+    if (style != DISTANT) l.rope = random_matrix(&b, tokens, 8, 1);
+    if (style == BIASED) l.qkv_bias = random_matrix(&b, 1, 8 * 8, 1);
+    if (style == DISTANT) {
+        l.distances = random_matrix(&b, 4, 2 * tokens - 1, 2);
+        l.unscaled = true;
+    }
+    if (style == MODULATED) {
         l.scale = random_matrix(&b, 1, dim, 1);
         l.gate = random_matrix(&b, 1, dim, 1);
         l.post_norm = random_matrix(&b, 1, dim, 1);
@@ -155,20 +168,25 @@ static void check_attention(int64_t tokens, bool causal, bool modulated)
 static void test_attention(void **state)
 {
     (void)state;
-    check_attention(5, true, false);
-    check_attention(1100, true, false);
-    check_attention(33, false, true);
-    check_attention(1024, false, true);
-    check_attention(1025, false, true);
-    check_attention(2112, false, true);
+    check_attention(5, true, PLAIN);
+    check_attention(1100, true, PLAIN);
+    check_attention(33, false, MODULATED);
+    check_attention(1024, false, MODULATED);
+    check_attention(1025, false, MODULATED);
+    check_attention(2112, false, MODULATED);
+    check_attention(37, true, BIASED);
+    check_attention(1025, false, BIASED);
+    check_attention(1, false, DISTANT);
+    check_attention(1024, false, DISTANT);
+    check_attention(1100, false, DISTANT);
 }
 
 /* ---- feed-forward ---- */
 
-static void check_swiglu(int64_t tokens)
+static void check_feed_forward(int64_t tokens, bool gated)
 {
     struct bench b;
-    struct swiglu_layer l = {.eps = 1e-5f};
+    struct feed_forward_layer l = {.eps = 1e-5f};
     int64_t dim = 24, ffn_dim = 40;
     struct matrix hidden, want, normed, one, three;
 
@@ -176,7 +194,8 @@ static void check_swiglu(int64_t tokens)
     l.norm = random_matrix(&b, 1, dim, 1);
     l.scale = random_matrix(&b, 1, dim, 1);
     l.w1 = random_matrix(&b, ffn_dim, dim, 0.5f);
-    l.w3 = random_matrix(&b, ffn_dim, dim, 0.5f);
+    l.activation = gated ? ACTIVATION_SILU : ACTIVATION_RELU;
+    if (gated) l.w3 = random_matrix(&b, ffn_dim, dim, 0.5f);
     l.w2 = random_matrix(&b, dim, ffn_dim, 0.3f);
     l.post_norm = random_matrix(&b, 1, dim, 1);
     l.gate = random_matrix(&b, 1, dim, 1);
@@ -187,22 +206,27 @@ static void check_swiglu(int64_t tokens)
     three = exec_alloc(&b.x, tokens, ffn_dim);
     b.x.ops->rms_norm(b.stream, normed, want, l.norm, l.scale, l.eps);
     b.x.ops->linear(b.stream, one, normed, l.w1, MATRIX_NONE);
-    b.x.ops->linear(b.stream, three, normed, l.w3, MATRIX_NONE);
-    b.x.ops->gated(b.stream, one, one, three, ACTIVATION_SILU);
+    if (gated) {
+        b.x.ops->linear(b.stream, three, normed, l.w3, MATRIX_NONE);
+        b.x.ops->gated(b.stream, one, one, three, l.activation);
+    } else {
+        b.x.ops->activate(b.stream, one, one, l.activation);
+    }
     b.x.ops->linear(b.stream, normed, one, l.w2, MATRIX_NONE);
     b.x.ops->rms_norm(b.stream, normed, normed, l.post_norm, MATRIX_NONE, l.eps);
     b.x.ops->gated_add(b.stream, want, l.gate, normed, MATRIX_NONE, 0);
-    swiglu_add(&b.x, hidden, &l);
+    feed_forward_add(&b.x, hidden, &l);
     assert_close(&b, hidden, want);
     bench_close(&b);
 }
 
-static void test_swiglu(void **state)
+static void test_feed_forward(void **state)
 {
     (void)state;
-    check_swiglu(1);
-    check_swiglu(1024);
-    check_swiglu(2500);
+    check_feed_forward(1, true);
+    check_feed_forward(1024, true);
+    check_feed_forward(2500, true);
+    check_feed_forward(2500, false);
 }
 
 /* ---- what is made on the host ---- */
@@ -324,7 +348,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_feed_forward),
         cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_tables),
         cmocka_unit_test(test_settle),

@@ -11,8 +11,8 @@
 #include "base/memory.h"
 #include "base/size.h"
 #include "layers/attention.h"
+#include "layers/feed_forward.h"
 #include "layers/rope.h"
-#include "layers/swiglu.h"
 #include "layers/timestep.h"
 #include "models/source.h"
 
@@ -90,11 +90,12 @@ static struct attention_layer attention_of(
     };
 }
 
-static struct swiglu_layer swiglu_of(
+static struct feed_forward_layer feed_forward_of(
     const struct zimage_config *config, const struct matrix *weights)
 {
-    return (struct swiglu_layer){
+    return (struct feed_forward_layer){
         .eps = config->norm_eps,
+        .activation = ACTIVATION_SILU,
         .norm = weights[LAYER_FFN_NORM1],
         .w1 = weights[LAYER_W1],
         .w3 = weights[LAYER_W3],
@@ -110,10 +111,10 @@ static void context_layer(
     struct dit_prompt *prompt = lane;
     struct attention_layer attention = attention_of(config, weights,
         matrix_rows(prompt->tables[ROPE].device, prompt->image_padded, prompt->padded));
-    struct swiglu_layer swiglu = swiglu_of(config, weights);
+    struct feed_forward_layer feed_forward = feed_forward_of(config, weights);
 
     attention_add(x, prompt->context, &attention);
-    swiglu_add(x, prompt->context, &swiglu);
+    feed_forward_add(x, prompt->context, &feed_forward);
 }
 
 /* Rows [0, rows) of the lane's sequence. */
@@ -125,19 +126,19 @@ static void modulated_layer(struct exec *x, const struct block *block, const str
     struct matrix modulation = exec_alloc_float(x, 1, 4 * config->dim);
     struct attention_layer attention =
         attention_of(config, weights, matrix_rows(lane->prompt->tables[ROPE].device, 0, rows));
-    struct swiglu_layer swiglu = swiglu_of(config, weights);
+    struct feed_forward_layer feed_forward = feed_forward_of(config, weights);
 
     x->ops->linear(x->stream, modulation, lane->time, weights[LAYER_MODULATION],
         weights[LAYER_MODULATION_BIAS]);
     attention.scale = matrix_cols(modulation, 0, config->dim);
     attention.gate = matrix_cols(modulation, config->dim, config->dim);
-    swiglu.scale = matrix_cols(modulation, 2 * config->dim, config->dim);
-    swiglu.gate = matrix_cols(modulation, 3 * config->dim, config->dim);
+    feed_forward.scale = matrix_cols(modulation, 2 * config->dim, config->dim);
+    feed_forward.gate = matrix_cols(modulation, 3 * config->dim, config->dim);
     x->ops->activate(x->stream, attention.gate, attention.gate, ACTIVATION_TANH);
-    x->ops->activate(x->stream, swiglu.gate, swiglu.gate, ACTIVATION_TANH);
+    x->ops->activate(x->stream, feed_forward.gate, feed_forward.gate, ACTIVATION_TANH);
 
     attention_add(x, hidden, &attention);
-    swiglu_add(x, hidden, &swiglu);
+    feed_forward_add(x, hidden, &feed_forward);
     exec_free(x, &modulation);
 }
 

@@ -8,8 +8,8 @@
 
 #include "base/memory.h"
 #include "layers/attention.h"
+#include "layers/feed_forward.h"
 #include "layers/rope.h"
-#include "layers/swiglu.h"
 #include "models/source.h"
 
 #include <stdio.h>
@@ -62,8 +62,9 @@ static void layer_forward(
         .layout = ROPE_HALF,
         .causal = true,
     };
-    struct swiglu_layer swiglu = {
+    struct feed_forward_layer feed_forward = {
         .eps = config->norm_eps,
+        .activation = ACTIVATION_SILU,
         .norm = weights[LAYER_NORM2],
         .w1 = weights[LAYER_GATE],
         .w3 = weights[LAYER_UP],
@@ -71,7 +72,7 @@ static void layer_forward(
     };
 
     attention_add(x, l->hidden, &attention);
-    swiglu_add(x, l->hidden, &swiglu);
+    feed_forward_add(x, l->hidden, &feed_forward);
 }
 
 static void encode_end(

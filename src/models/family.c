@@ -8,7 +8,7 @@
 #include "checkpoint/json.h"
 #include "models/dit/zimage.h"
 #include "models/source.h"
-#include "models/text/qwen3.h"
+#include "models/text/qwen.h"
 #include "models/vae/klvae.h"
 
 #include <string.h>
@@ -40,6 +40,10 @@ struct entry {
 #define Z_QK "layers.0.attention.norm_k.weight|layers.0.attention.k_norm.weight"
 #define FLUX_BLOCK                                                                                 \
     "double_blocks.0.img_attn.norm.key_norm.weight|double_blocks.0.img_attn.norm.key_norm.scale"
+
+#define VL_QKV                                                                                     \
+    "layers.0.self_attn.q_proj.bias|model.layers.0.self_attn.q_proj.bias|"                         \
+    "language_model.layers.0.self_attn.q_proj.bias"
 
 static const struct entry entries[] = {
     /* ---- diffusion transformers ---- */
@@ -93,7 +97,11 @@ static const struct entry entries[] = {
         {.has = {"layers.0.self_attn.q_norm.weight", "layers.0.mlp.gate.weight"}}},
     {{"qwen3", "Qwen3", FAMILY_TEXT, qwen3_open},
         {.has = {"layers.0.self_attn.q_norm.weight", "embed_tokens.weight"}}},
-    {{"qwen2", "Qwen2", FAMILY_TEXT, NULL},
+    {{"qwen2-vl", "Qwen2-VL", FAMILY_TEXT, NULL},
+        {.has = {"visual.blocks.0.mlp.fc1.weight", VL_QKV}}},
+    {{"qwen2.5-vl", "Qwen2.5-VL", FAMILY_TEXT, qwen_vl_open}, {.has = {QWEN_VL_VISION, VL_QKV}}},
+    /* Without its vision model it looks like a plain Qwen2. */
+    {{"qwen2.5-vl", "Qwen2.5-VL, or a plain Qwen2", FAMILY_TEXT, qwen_vl_open},
         {.has = {"layers.0.self_attn.q_proj.bias", "layers.0.mlp.gate_proj.weight"}}},
     {{"llama", "a Llama-like language model", FAMILY_TEXT, NULL},
         {.has = {"layers.0.self_attn.q_proj.weight", "layers.0.mlp.gate_proj.weight"}}},

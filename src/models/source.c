@@ -72,20 +72,35 @@ static enum shoal_status refuse_quantised(const struct source *s, struct shoal_e
         tensor->file->path, tensor->name, dtype_name(tensor->dtype));
 }
 
+/* Whether `text` is one of the alternatives. */
+static bool is_one_of(const char *text, const char *names)
+{
+    while (*names) {
+        size_t length = strcspn(names, "|");
+
+        if (strlen(text) == length && !memcmp(text, names, length)) return true;
+        names += length + (names[length] == '|');
+    }
+    return false;
+}
+
 static enum shoal_status read_config(
-    struct source *s, const char *type_key, const char *type, struct shoal_error *error)
+    struct source *s, const struct source_family *family, struct shoal_error *error)
 {
     const json_t *found;
+    json_t *nested;
 
     TRY(json_read_settings(s->config_path, &s->config, error));
-    found = json_object_get(s->config, type_key);
-    if (json_is_string(found) && strcmp(json_string_value(found), type) != 0) {
+    found = json_object_get(s->config, family->type_key);
+    if (json_is_string(found) && !is_one_of(json_string_value(found), family->type)) {
         char shown[JSON_SHOWN_BYTES];
 
-        FAIL(error, SHOAL_E_FORMAT, "%s: %s is \"%s\", but the tensors of %s are those of a %s",
-            s->config_path, type_key, json_show(shown, json_string_value(found)),
-            checkpoint_path(s->checkpoint), type);
+        FAIL(error, SHOAL_E_FORMAT, "%s: %s is \"%s\", but the tensors of %s are those of a %.*s",
+            s->config_path, family->type_key, json_show(shown, json_string_value(found)),
+            checkpoint_path(s->checkpoint), (int)strcspn(family->type, "|"), family->type);
     }
+    nested = family->nested ? json_object_get(s->config, family->nested) : NULL;
+    if (json_is_object(nested) && json_object_update(s->config, nested)) FAIL_MEMORY(error);
     return SHOAL_OK;
 }
 
@@ -122,11 +137,12 @@ static enum shoal_status read_metadata(
     char shown[JSON_SHOWN_BYTES];
 
     if (!type || !family->gguf_type) return SHOAL_OK;
-    if (strcmp(type, family->gguf_type) != 0)
+    if (!is_one_of(type, family->gguf_type))
         FAIL(error, SHOAL_E_UNSUPPORTED,
-            "%s: general.architecture is \"%s\", but its tensors are named as those of \"%s\", "
+            "%s: general.architecture is \"%s\", but its tensors are named as those of \"%.*s\", "
             "which this build runs",
-            checkpoint_path(s->checkpoint), json_show(shown, type), family->gguf_type);
+            checkpoint_path(s->checkpoint), json_show(shown, type),
+            (int)strcspn(family->gguf_type, "|"), family->gguf_type);
     if (!s->config) s->config = json_object();
     if (!s->config) FAIL_MEMORY(error);
     for (const struct source_key *key = family->gguf_keys; key->config; key++)
@@ -154,7 +170,7 @@ static enum shoal_status source_init(struct source *s, const struct source_famil
     /* Before sizes are read, which such weights would give wrong. */
     TRY(scales_open(&s->scales, checkpoint, s->prefix, error));
     TRY(refuse_quantised(s, error));
-    if (config_path) TRY(read_config(s, family->type_key, family->type, error));
+    if (config_path) TRY(read_config(s, family, error));
     return read_metadata(s, family, error);
 }
 

@@ -33,8 +33,11 @@ struct source_key {
 struct source_family {
     const char *name; /* of the family */
     const char *key;  /* a tensor that the model has: what stands before it is the prefix */
-    const char *type_key, *type; /* what the config's "_class_name", say, must be if it is there */
-    /* What general.architecture must be in a GGUF file, and what then is the config; or NULL. */
+    /* What the config's "_class_name", say, must be if it is there: alternatives apart by '|'. */
+    const char *type_key, *type;
+    const char *nested; /* an object in the config whose members go over the others; or NULL */
+    /* What general.architecture must be in a GGUF file (alternatives), and what then is the config;
+     * or NULL. */
     const char *gguf_type;
     const struct source_key *gguf_keys; /* up to one whose members are NULL */
     size_t config_bytes;                /* of the family's own struct, zeroed before read_config */

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "device/count/count.h"
 #include "models/dit/zimage.h"
-#include "models/text/qwen3.h"
+#include "models/text/qwen.h"
 #include "models/vae/klvae.h"
 
 #define SCRATCH_BYTES (64u << 20)

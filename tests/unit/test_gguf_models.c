@@ -9,7 +9,7 @@
 
 #include "golden/run_model.h"
 #include "models/family.h"
-#include "models/text/qwen3.h"
+#include "models/text/qwen.h"
 #include "tensor/quant.h"
 
 #define HIDDEN 256

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "models/dit/zimage.h"
 #include "models/family.h"
-#include "models/text/qwen3.h"
+#include "models/text/qwen.h"
 #include "models/vae/klvae.h"
 
 static const char *write_tensors(const char *name, const struct tensor_spec *tensors, size_t count)
@@ -64,7 +64,15 @@ static const struct {
     {FAMILY_TEXT, "qwen3",
         {"model.layers.0.self_attn.q_norm.weight", "model.embed_tokens.weight",
             "model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.weight"}},
-    {FAMILY_TEXT, "qwen2",
+    {FAMILY_TEXT, "qwen2.5-vl",
+        {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.bias",
+            "model.layers.0.mlp.gate_proj.weight", "model.embed_tokens.weight",
+            "visual.blocks.0.mlp.gate_proj.weight"}},
+    {FAMILY_TEXT, "qwen2-vl",
+        {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.bias",
+            "model.layers.0.mlp.gate_proj.weight", "model.embed_tokens.weight",
+            "visual.blocks.0.mlp.fc1.weight"}},
+    {FAMILY_TEXT, "qwen2.5-vl", /* or a plain Qwen2: opening it decides */
         {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.bias",
             "model.layers.0.mlp.gate_proj.weight", "model.embed_tokens.weight"}},
     {FAMILY_TEXT, "gemma",
@@ -398,10 +406,10 @@ static void check_layers(size_t count, const char *config, int32_t layers, const
     assert_ok(checkpoint_open(write_tensors("q.safetensors", qwen, count), &checkpoint, &error));
     if (layers) {
         assert_ok(family_open(checkpoint, FAMILY_TEXT, config_path, &model, &error));
-        assert_int_equal(qwen3_config(model)->layers, layers);
+        assert_int_equal(qwen_config(model)->layers, layers);
         assert_int_equal(model->passes[0].count, layers);
-        assert_int_equal(qwen3_config(model)->heads, 4);
-        assert_int_equal(qwen3_config(model)->kv_heads, 2);
+        assert_int_equal(qwen_config(model)->heads, 4);
+        assert_int_equal(qwen_config(model)->kv_heads, 2);
     } else {
         assert_int_not_equal(
             family_open(checkpoint, FAMILY_TEXT, config_path, &model, &error), SHOAL_OK);

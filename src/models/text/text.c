@@ -129,6 +129,12 @@ void text_finish(struct exec *x, struct text_lane *l)
         exec_free(x, &l->tables[i].device);
 }
 
+void text_finish_normed(struct exec *x, struct text_lane *l, struct matrix gamma, float eps)
+{
+    x->ops->rms_norm(x->stream, l->hidden, l->hidden, gamma, MATRIX_NONE, eps);
+    text_finish(x, l);
+}
+
 /* ---- for families: opening ---- */
 
 void text_read_embedding(struct source *s, const char *name, struct text_config *c)

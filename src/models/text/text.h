@@ -75,6 +75,8 @@ void text_begin(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane);
 /* For `end`, after which `hidden` is the features. */
 void text_finish(struct exec *x, struct text_lane *lane);
+/* The same of what the final norm makes of it; gamma [1, width]. */
+void text_finish_normed(struct exec *x, struct text_lane *lane, struct matrix gamma, float eps);
 
 struct source;
 

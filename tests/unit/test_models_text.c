@@ -1,0 +1,215 @@
+/* Recognising and opening Qwen2.5-VL's text encoder, and what is refused. */
+#include "unit/checkpoint_files.h"
+#include "unit/gguf_file.h"
+#include "unit/tensor_file.h"
+
+#include "models/family.h"
+#include "models/text/qwen.h"
+
+#define MAX_TENSORS 48
+
+static const char *write_tensors(
+    const struct tensor_spec *tensors, size_t count, const void *const *data)
+{
+    struct shoal_error error = {0};
+    static char path[512]; /* at's own is soon another's */
+
+    snprintf(path, sizeof path, "%s", at("text.safetensors"));
+    assert_ok(tensor_file_write(path, tensors, count, data, false, &error));
+    return path;
+}
+
+/* The family that it is taken for, then what opening it gives: the model, or an error that says
+ * that and no model. */
+static struct model *open_text(const char *path, const char *config, const char *family,
+    const char *says, struct checkpoint **checkpoint)
+{
+    struct shoal_error error = {0};
+    struct model *model;
+    enum shoal_status status;
+
+    assert_ok(checkpoint_open(path, checkpoint, &error));
+    assert_string_equal(family_detect(*checkpoint, FAMILY_TEXT)->name, family);
+    status = family_open(
+        *checkpoint, FAMILY_TEXT, config ? put_text("config.json", config) : NULL, &model, &error);
+    if (!says) {
+        assert_ok(status);
+        assert_string_equal(model->family, family);
+        return model;
+    }
+    assert_int_not_equal(status, SHOAL_OK);
+    assert_null(model);
+    if (!strstr(error.text, says)) fail_msg("\"%s\" is not in \"%s\"", says, error.text);
+    checkpoint_close(checkpoint);
+    return NULL;
+}
+
+/* ---- a small Qwen2.5-VL ---- */
+
+#define VL_LAYER(n)                                                                                \
+    {"layers." n ".input_layernorm.weight", DTYPE_BF16, SHAPE1(8)},                                \
+        {"layers." n ".post_attention_layernorm.weight", DTYPE_BF16, SHAPE1(8)},                   \
+        {"layers." n ".self_attn.q_proj.weight", DTYPE_BF16, SHAPE2(256, 8)},                      \
+        {"layers." n ".self_attn.k_proj.weight", DTYPE_BF16, SHAPE2(128, 8)},                      \
+        {"layers." n ".self_attn.v_proj.weight", DTYPE_BF16, SHAPE2(128, 8)},                      \
+        {"layers." n ".self_attn.q_proj.bias", DTYPE_BF16, SHAPE1(256)},                           \
+        {"layers." n ".self_attn.k_proj.bias", DTYPE_BF16, SHAPE1(128)},                           \
+        {"layers." n ".self_attn.v_proj.bias", DTYPE_BF16, SHAPE1(128)},                           \
+        {"layers." n ".self_attn.o_proj.weight", DTYPE_BF16, SHAPE2(8, 256)},                      \
+        {"layers." n ".mlp.gate_proj.weight", DTYPE_BF16, SHAPE2(12, 8)},                          \
+        {"layers." n ".mlp.up_proj.weight", DTYPE_BF16, SHAPE2(12, 8)},                            \
+    {                                                                                              \
+        "layers." n ".mlp.down_proj.weight", DTYPE_BF16, SHAPE2(8, 12)                             \
+    }
+
+static const struct tensor_spec vl[] = {
+    {"embed_tokens.weight", DTYPE_BF16, SHAPE2(10, 8)},
+    VL_LAYER("0"),
+    VL_LAYER("1"),
+    {"norm.weight", DTYPE_BF16, SHAPE1(8)},
+};
+#define VL_COUNT (sizeof vl / sizeof *vl)
+
+/* The small model with its names behind `prefix`, and one tensor more unless NULL. */
+static const char *write_vl(const char *prefix, const char *extra)
+{
+    static char names[VL_COUNT][128];
+    struct tensor_spec tensors[MAX_TENSORS];
+
+    for (size_t i = 0; i < VL_COUNT; i++) {
+        snprintf(names[i], sizeof names[i], "%s%s", prefix, vl[i].name);
+        tensors[i] = vl[i];
+        tensors[i].name = names[i];
+    }
+    /* Of a type that nothing computes with: vision is never read. */
+    tensors[VL_COUNT] = (struct tensor_spec){extra, DTYPE_I8, SHAPE2(4, 4)};
+    return write_tensors(tensors, VL_COUNT + (extra != NULL), NULL);
+}
+
+static void accept_vl(const char *path, const char *config, int32_t heads)
+{
+    struct checkpoint *checkpoint;
+    struct model *model = open_text(path, config, "qwen2.5-vl", NULL, &checkpoint);
+    const struct qwen_config *c = qwen_config(model);
+
+    assert_true(c->biased && c->whole);
+    assert_int_equal(c->heads, heads);
+    assert_int_equal(c->head_dim, 256 / heads);
+    assert_int_equal(c->kv_heads, heads / 2);
+    assert_int_equal(c->layers, 1);
+    assert_true(c->theta == 1e6);
+    assert_int_equal(c->base.pass[TEXT_LAST], 1);
+    assert_int_equal(model->passes[1].count, 2);
+    assert_int_equal(model->block_count, 3);
+    model_destroy(&model);
+    checkpoint_close(&checkpoint);
+}
+
+static void refuse_vl(const char *path, const char *config, const char *family, const char *says)
+{
+    struct checkpoint *checkpoint;
+
+    assert_null(open_text(path, config, family, says, &checkpoint));
+}
+
+static void test_vl_layouts(void **state)
+{
+    (void)state;
+    accept_vl(write_vl("model.", QWEN_VL_VISION), NULL, 2);
+    accept_vl(write_vl("model.language_model.", "model." QWEN_VL_VISION), NULL, 2);
+    accept_vl(write_vl("language_model.", QWEN_VL_VISION), NULL, 2);
+    accept_vl(
+        write_vl("te.qwen25_7b.transformer.model.", "te.qwen25_7b.transformer." QWEN_VL_VISION),
+        NULL, 2);
+    accept_vl(write_vl("", NULL), "{\"model_type\": \"qwen2_5_vl_text\"}", 2);
+    accept_vl(write_vl("model.", NULL),
+        "{\"model_type\": \"qwen2_5_vl\", \"num_attention_heads\": 4, \"rope_theta\": 1e6,"
+        " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}}",
+        4);
+    accept_vl(write_vl("model.", NULL),
+        "{\"model_type\": \"qwen2_5_vl\", \"hidden_size\": 3584, \"text_config\": {\"model_type\": "
+        "\"qwen2_5_vl_text\", \"hidden_size\": 8, \"num_attention_heads\": 4}}",
+        4);
+}
+
+static void test_vl_refused(void **state)
+{
+    const char *path = write_vl("model.", NULL);
+
+    (void)state;
+    /* A plain Qwen2 has the same tensors. */
+    refuse_vl(path, NULL, "qwen2.5-vl", "may be those of Qwen2.5-VL or of a plain Qwen2");
+    refuse_vl(path, "{\"rope_theta\": 1e6}", "qwen2.5-vl", "put its config.json beside it");
+    refuse_vl(path, "{\"model_type\": \"qwen2\"}", "qwen2.5-vl", "those of a qwen2_5_vl");
+    refuse_vl(path, "{\"model_type\": \"qwen2_5_vl\", \"num_attention_heads\": 3}", "qwen2.5-vl",
+        "256 rows, which are not 3 heads");
+    refuse_vl(path, "{\"model_type\": \"qwen2_5_vl\", \"text_config\": {\"hidden_size\": 9}}",
+        "qwen2.5-vl", "\"hidden_size\": 9");
+    refuse_vl(path, "{\"model_type\": \"qwen2_5_vl\", \"rope_scaling\": {\"type\": \"yarn\"}}",
+        "qwen2.5-vl", "scaled rotary positions");
+    refuse_vl(write_vl("model.", "visual.blocks.0.mlp.fc1.weight"), NULL, "qwen2-vl",
+        "is Qwen2-VL; the text encoder");
+    refuse_vl(write_vl("model.", "model.layers.1.self_attn.o_proj.bias"),
+        "{\"model_type\": \"qwen2_5_vl\"}", "qwen2.5-vl", "o_proj.bias is no part of qwen2.5-vl");
+}
+
+/* ---- llama.cpp's names ---- */
+
+struct gguf_spec {
+    const char *name;
+    int64_t rows, cols; /* a vector if rows is 0 */
+};
+
+static void put_tensor(struct gguf_file *f, const char *prefix, const struct gguf_spec *spec)
+{
+    const struct shape vector = SHAPE1(spec->cols), plane = SHAPE2(spec->rows, spec->cols);
+    char name[64];
+
+    snprintf(name, sizeof name, "%s%s", prefix, spec->name);
+    gguf_file_tensor(f, name, 0, DTYPE_F32, spec->rows ? plane : vector, NULL);
+}
+
+static const char *write_vl_gguf(const char *architecture)
+{
+    static const struct gguf_spec others[] = {
+        {"token_embd.weight", 10, 8}, {"output_norm.weight", 0, 8}, {"output.weight", 10, 8}};
+    static const struct gguf_spec layer[] = {{"attn_norm.weight", 0, 8}, {"attn_q.weight", 256, 8},
+        {"attn_q.bias", 0, 256}, {"attn_k.weight", 128, 8}, {"attn_k.bias", 0, 128},
+        {"attn_v.weight", 128, 8}, {"attn_v.bias", 0, 128}, {"attn_output.weight", 8, 256},
+        {"ffn_norm.weight", 0, 8}, {"ffn_gate.weight", 12, 8}, {"ffn_up.weight", 12, 8},
+        {"ffn_down.weight", 8, 12}};
+    struct gguf_file f = {0};
+    struct shoal_error error = {0};
+    const char *path = at("vl.gguf");
+    char key[64];
+
+    gguf_file_string(&f, "general.architecture", architecture);
+    snprintf(key, sizeof key, "%s.attention.head_count", architecture);
+    gguf_file_scalar(&f, key, GGUF_U32, 4);
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        put_tensor(&f, "", &others[k]);
+    for (size_t k = 0; k < sizeof layer / sizeof *layer; k++) {
+        put_tensor(&f, "blk.0.", &layer[k]);
+        put_tensor(&f, "blk.1.", &layer[k]);
+    }
+    assert_ok(gguf_file_write(&f, path, &error));
+    return path;
+}
+
+static void test_gguf(void **state)
+{
+    (void)state;
+    accept_vl(write_vl_gguf("qwen2vl"), NULL, 4);
+    refuse_vl(write_vl_gguf("qwen2"), NULL, "qwen2.5-vl", "are named as those of \"qwen2vl\"");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_vl_layouts),
+        cmocka_unit_test(test_vl_refused),
+        cmocka_unit_test(test_gguf),
+    };
+
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}

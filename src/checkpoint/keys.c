@@ -56,6 +56,7 @@ static const struct renaming model_names[] = {
     {"token_embd", "embed_tokens"},
     {"output_norm", "norm"},
     {"output", "lm_head"},
+    {"enc.output_norm", "encoder.final_layer_norm"},
 };
 
 static const struct renaming layer_names[] = {
@@ -74,6 +75,40 @@ static const struct renaming layer_names[] = {
     {"post_ffw_norm", "post_feedforward_layernorm"},
 };
 
+/* T5's. An ungated ffn_up is really "wi", which cannot be told here. */
+static const struct renaming encoder_names[] = {
+    {"attn_norm", "layer.0.layer_norm"},
+    {"attn_q", "layer.0.SelfAttention.q"},
+    {"attn_k", "layer.0.SelfAttention.k"},
+    {"attn_v", "layer.0.SelfAttention.v"},
+    {"attn_o", "layer.0.SelfAttention.o"},
+    {"attn_rel_b", "layer.0.SelfAttention.relative_attention_bias"},
+    {"ffn_norm", "layer.1.layer_norm"},
+    {"ffn_gate", "layer.1.DenseReluDense.wi_0"},
+    {"ffn_up", "layer.1.DenseReluDense.wi_1"},
+    {"ffn_down", "layer.1.DenseReluDense.wo"},
+};
+
+/* What comes before a layer's number, and the names after it. */
+static const struct group {
+    const char *from, *to;
+    const struct renaming *names;
+    size_t count;
+} groups[] = {
+    {"blk.", "layers.", layer_names, sizeof layer_names / sizeof *layer_names},
+    {"enc.blk.", "encoder.block.", encoder_names, sizeof encoder_names / sizeof *encoder_names},
+};
+
+static const struct group *group_of(const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        size_t length = strlen(groups[i].from);
+
+        if (bytes > length && !memcmp(name, groups[i].from, length)) return &groups[i];
+    }
+    return NULL;
+}
+
 /* The entry for the name that ends at the first '.', or NULL. */
 static const struct renaming *renaming_of(
     const struct renaming *list, size_t count, const char *name, size_t bytes)
@@ -89,22 +124,22 @@ static const struct renaming *renaming_of(
 
 size_t keys_canonical(const char *name, size_t bytes, char *to)
 {
-    static const char block[] = "blk.", layers[] = "layers.";
     const char *end = name + bytes, *at = name;
+    const struct group *group = group_of(name, bytes);
     const struct renaming *found;
     char *out = to;
 
-    if (bytes > strlen(block) && !memcmp(name, block, strlen(block))) {
-        at += strlen(block);
+    if (group) {
+        const char *number = at += strlen(group->from);
+
         while (at < end && *at >= '0' && *at <= '9')
             at++;
         if (at < end && *at == '.') at++;
-        found = renaming_of(
-            layer_names, sizeof layer_names / sizeof *layer_names, at, (size_t)(end - at));
-        memcpy(out, layers, strlen(layers));
-        out += strlen(layers);
-        memcpy(out, name + strlen(block), (size_t)(at - name) - strlen(block));
-        out += (size_t)(at - name) - strlen(block);
+        found = renaming_of(group->names, group->count, at, (size_t)(end - at));
+        memcpy(out, group->to, strlen(group->to));
+        out += strlen(group->to);
+        memcpy(out, number, (size_t)(at - number));
+        out += at - number;
     } else {
         found = renaming_of(model_names, sizeof model_names / sizeof *model_names, name, bytes);
     }

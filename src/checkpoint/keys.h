@@ -25,11 +25,13 @@ const struct checkpoint_tensor *keys_find(
 
 /*
  * The names that llama.cpp's converter gives a language model's tensors, as the families know them:
- * "blk.3.attn_q.weight" is "layers.3.self_attn.q_proj.weight". All other names are left alone.
+ * "blk.3.attn_q.weight" is "layers.3.self_attn.q_proj.weight", and of an encoder's
+ * "enc.blk.3.attn_q.weight" is "encoder.block.3.layer.0.SelfAttention.q.weight". All other names
+ * are left alone.
  * Writes the name, a 0 after it, to `to`, which has room for KEYS_CANONICAL_GROWTH more bytes than
  * `name` takes; returns its length.
  */
-#define KEYS_CANONICAL_GROWTH 32
+#define KEYS_CANONICAL_GROWTH 48
 size_t keys_canonical(const char *name, size_t bytes, char *to);
 
 #endif

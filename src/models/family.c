@@ -9,6 +9,7 @@
 #include "models/dit/zimage.h"
 #include "models/source.h"
 #include "models/text/qwen.h"
+#include "models/text/t5.h"
 #include "models/vae/klvae.h"
 
 #include <string.h>
@@ -105,7 +106,10 @@ static const struct entry entries[] = {
         {.has = {"layers.0.self_attn.q_proj.bias", "layers.0.mlp.gate_proj.weight"}}},
     {{"llama", "a Llama-like language model", FAMILY_TEXT, NULL},
         {.has = {"layers.0.self_attn.q_proj.weight", "layers.0.mlp.gate_proj.weight"}}},
-    {{"t5", "T5", FAMILY_TEXT, NULL}, {.has = {"encoder.block.0.layer.0.SelfAttention.q.weight"}}},
+    {{"umt5", "UMT5", FAMILY_TEXT, t5_open},
+        {.has = {"encoder.block.0.layer.0.SelfAttention.q.weight", T5_SECOND_BIAS}}},
+    {{"t5", "T5", FAMILY_TEXT, t5_open},
+        {.has = {"encoder.block.0.layer.0.SelfAttention.q.weight"}}},
     {{"clip", "CLIP", FAMILY_TEXT, NULL},
         {.has = {"text_model.encoder.layers.0.self_attn.q_proj.weight"}}},
 

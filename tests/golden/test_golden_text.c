@@ -113,6 +113,9 @@ static void test_text(void **state)
         {"text_hd128", "qwen3"},
         {"text_theta1e4", "qwen3"},
         {"text_vl", "qwen2.5-vl"},
+        {"text_t5", "t5"},
+        {"text_t5_gated", "t5"},
+        {"text_umt5", "umt5"},
     };
 
     (void)state;

@@ -1,10 +1,11 @@
-/* Recognising and opening Qwen2.5-VL's text encoder, and what is refused. */
+/* Recognising and opening Qwen2.5-VL's and T5's text encoders, and what is refused. */
 #include "unit/checkpoint_files.h"
 #include "unit/gguf_file.h"
 #include "unit/tensor_file.h"
 
 #include "models/family.h"
 #include "models/text/qwen.h"
+#include "models/text/t5.h"
 
 #define MAX_TENSORS 48
 
@@ -153,6 +154,157 @@ static void test_vl_refused(void **state)
         "{\"model_type\": \"qwen2_5_vl\"}", "qwen2.5-vl", "o_proj.bias is no part of qwen2.5-vl");
 }
 
+/* ---- a small T5 ---- */
+
+#define T5_LAYER(n)                                                                                \
+    {"encoder.block." n ".layer.0.layer_norm.weight", DTYPE_F32, SHAPE1(8)},                       \
+        {"encoder.block." n ".layer.0.SelfAttention.q.weight", DTYPE_F32, SHAPE2(12, 8)},          \
+        {"encoder.block." n ".layer.0.SelfAttention.k.weight", DTYPE_F32, SHAPE2(12, 8)},          \
+        {"encoder.block." n ".layer.0.SelfAttention.v.weight", DTYPE_F32, SHAPE2(12, 8)},          \
+        {"encoder.block." n ".layer.0.SelfAttention.o.weight", DTYPE_F32, SHAPE2(8, 12)},          \
+        {"encoder.block." n ".layer.1.layer_norm.weight", DTYPE_F32, SHAPE1(8)},                   \
+        {"encoder.block." n ".layer.1.DenseReluDense.wi.weight", DTYPE_F32, SHAPE2(20, 8)},        \
+    {                                                                                              \
+        "encoder.block." n ".layer.1.DenseReluDense.wo.weight", DTYPE_F32, SHAPE2(8, 20)           \
+    }
+
+enum { T5_BIAS = 1 };
+
+static const struct tensor_spec t5[] = {
+    {"shared.weight", DTYPE_F32, SHAPE2(10, 8)},
+    {"encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", DTYPE_F32,
+        SHAPE2(32, 3)},
+    {"encoder.final_layer_norm.weight", DTYPE_F32, SHAPE1(8)},
+    {"spiece_model", DTYPE_U8, SHAPE1(5)}, /* ComfyUI's files may hold the tokenizer */
+    T5_LAYER("0"),
+    T5_LAYER("1"),
+};
+#define T5_COUNT (sizeof t5 / sizeof *t5)
+
+static const char *write_t5(const char *extra, struct shape shape)
+{
+    struct tensor_spec tensors[MAX_TENSORS];
+
+    memcpy(tensors, t5, sizeof t5);
+    tensors[T5_COUNT] = (struct tensor_spec){extra, DTYPE_F32, shape};
+    return write_tensors(tensors, T5_COUNT + (extra != NULL), NULL);
+}
+
+static void refuse_t5(const char *path, const char *config, const char *says)
+{
+    struct checkpoint *checkpoint;
+
+    assert_null(open_text(path, config, "t5", says, &checkpoint));
+}
+
+static void test_t5(void **state)
+{
+    const struct shape bias = SHAPE2(32, 3);
+    struct checkpoint *checkpoint;
+    struct model *model;
+
+    (void)state;
+    model = open_text(write_t5("decoder.block.0.layer.0.layer_norm.weight", bias),
+        "{\"model_type\": \"t5\", \"feed_forward_proj\": \"relu\", \"d_kv\": 4, \"num_heads\": 3}",
+        "t5", NULL, &checkpoint);
+    assert_int_equal(t5_config(model)->heads, 3);
+    assert_int_equal(t5_config(model)->head_dim, 4);
+    assert_int_equal(t5_config(model)->layers, 2);
+    assert_int_equal(t5_config(model)->bias_layers, 1);
+    assert_false(t5_config(model)->gated);
+    assert_int_equal(text_config(model)->pass[TEXT_BEFORE_LAST], -1);
+    assert_int_equal(text_config(model)->pass[TEXT_LAST], 0);
+    assert_int_equal(model->blocks[0].weight_count, 9);
+    assert_int_equal(model->blocks[1].weight_count, 8);
+    model_destroy(&model);
+    checkpoint_close(&checkpoint);
+
+    model = open_text(write_t5(T5_SECOND_BIAS, bias), NULL, "umt5", NULL, &checkpoint);
+    assert_int_equal(t5_config(model)->bias_layers, 2);
+    model_destroy(&model);
+    checkpoint_close(&checkpoint);
+}
+
+static void test_t5_refused(void **state)
+{
+    const struct shape plane = SHAPE2(20, 8), twelve = SHAPE2(12, 12);
+    const char *path = write_t5(NULL, plane);
+
+    (void)state;
+    refuse_t5(path, "{\"feed_forward_proj\": \"gated-gelu\"}", "\"feed_forward_proj\" is not");
+    refuse_t5(path, "{\"feed_forward_proj\": \"gelu\"}", "\"relu\", which is what this build");
+    refuse_t5(path, "{\"model_type\": \"umt5\"}", "those of a t5");
+    refuse_t5(path, "{\"num_heads\": 4}", "\"num_heads\": 4");
+    refuse_t5(path, "{\"d_kv\": 64}", "\"d_kv\": 64");
+    refuse_t5(path, "{\"num_layers\": 24}", "\"num_layers\": 24");
+    refuse_t5(path, "{\"vocab_size\": 32128}", "\"vocab_size\": 32128");
+    refuse_t5(path, "{\"relative_attention_num_buckets\": 16}", "num_buckets\": 16");
+    refuse_t5(path, "{\"relative_attention_max_distance\": 8}", "32 buckets");
+    refuse_t5(write_t5("encoder.block.1.layer.1.DenseReluDense.wi_1.weight", plane), NULL,
+        "wi_1.weight is no part of t5");
+    refuse_t5(write_t5("encoder.block.2.layer.0.SelfAttention.q.weight", twelve), NULL,
+        "tensors are missing");
+}
+
+static void test_t5_biases(void **state)
+{
+    static float bias[32 * 3], zeros[512];
+    const void *data[T5_COUNT];
+    const int32_t ids[] = {3, 4, 1};
+    struct shoal_error error = {0};
+    struct checkpoint *checkpoint;
+    struct model *model;
+    struct text_lane *lane;
+
+    (void)state;
+    for (size_t i = 0; i < T5_COUNT; i++)
+        data[i] = i == T5_BIAS ? bias : zeros;
+    for (int i = 0; i < 32 * 3; i++)
+        bias[i] = (float)i;
+    model = open_text(write_tensors(t5, T5_COUNT, data), NULL, "t5", NULL, &checkpoint);
+    assert_ok(text_lane_create(model, ids, 3, &lane, &error));
+    assert_int_equal(lane->tables[0].rows, 3);
+    assert_int_equal(lane->tables[0].cols, 5);
+    for (int h = 0; h < 3; h++) {
+        /* Two and one before, itself, one and two behind. */
+        static const int buckets[] = {2, 1, 0, 17, 18};
+
+        for (int d = 0; d < 5; d++)
+            assert_true(lane->tables[0].host[h * 5 + d] == (float)(buckets[d] * 3 + h));
+    }
+    text_lane_destroy(NULL, &lane);
+    model_destroy(&model);
+    checkpoint_close(&checkpoint);
+
+    bias[7] = 0.0f / bias[0];
+    model = open_text(write_tensors(t5, T5_COUNT, data), NULL, "t5", NULL, &checkpoint);
+    assert_int_equal(text_lane_create(model, ids, 3, &lane, &error), SHOAL_E_NUMERIC);
+    assert_null(lane);
+    assert_non_null(strstr(error.text, "relative_attention_bias.weight holds NaN"));
+    model_destroy(&model);
+    checkpoint_close(&checkpoint);
+}
+
+/* transformers' T5Attention gives these. */
+static void test_t5_buckets(void **state)
+{
+    static const struct {
+        int64_t distance;
+        int32_t bucket;
+    } known[] = {{0, 0}, {-1, 1}, {-7, 7}, {-8, 8}, {-11, 8}, {-12, 9}, {-15, 9}, {-16, 10},
+        {-22, 10}, {-23, 11}, {-31, 11}, {-32, 12}, {-45, 12}, {-46, 13}, {-63, 13}, {-64, 14},
+        {-90, 14}, {-91, 15}, {-128, 15}, {-5000, 15}, {1, 17}, {8, 24}, {64, 30}, {300, 31}};
+    const struct t5_config config = {.buckets = 32, .max_distance = 128};
+    const struct t5_config few = {.buckets = 8, .max_distance = 20};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        assert_int_equal(t5_bucket(&config, known[i].distance), known[i].bucket);
+    assert_int_equal(t5_bucket(&few, -5000), 3);
+    assert_int_equal(t5_bucket(&few, 1), 5);
+    assert_int_equal(t5_bucket(&few, 8), 7);
+}
+
 /* ---- llama.cpp's names ---- */
 
 struct gguf_spec {
@@ -196,11 +348,47 @@ static const char *write_vl_gguf(const char *architecture)
     return path;
 }
 
+static const char *write_t5_gguf(bool gated)
+{
+    static const struct gguf_spec others[] = {{"token_embd.weight", 10, 8},
+        {"enc.output_norm.weight", 0, 8}, {"enc.blk.0.attn_rel_b.weight", 32, 3}};
+    static const struct gguf_spec layer[] = {{"attn_norm.weight", 0, 8}, {"attn_q.weight", 12, 8},
+        {"attn_k.weight", 12, 8}, {"attn_v.weight", 12, 8}, {"attn_o.weight", 8, 12},
+        {"ffn_norm.weight", 0, 8}, {"ffn_up.weight", 20, 8}, {"ffn_down.weight", 8, 20},
+        {"ffn_gate.weight", 20, 8}};
+    struct gguf_file f = {0};
+    struct shoal_error error = {0};
+    const char *path = at("t5.gguf");
+
+    gguf_file_string(&f, "general.architecture", "t5encoder");
+    gguf_file_scalar(&f, "t5encoder.attention.head_count", GGUF_U32, 3);
+    gguf_file_scalar(&f, "t5encoder.attention.relative_buckets_count", GGUF_U32, 32);
+    gguf_file_scalar(&f, "t5encoder.block_count", GGUF_U32, 2);
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        put_tensor(&f, "", &others[k]);
+    for (size_t k = 0; k < sizeof layer / sizeof *layer - !gated; k++) {
+        put_tensor(&f, "enc.blk.0.", &layer[k]);
+        put_tensor(&f, "enc.blk.1.", &layer[k]);
+    }
+    assert_ok(gguf_file_write(&f, path, &error));
+    return path;
+}
+
 static void test_gguf(void **state)
 {
+    struct checkpoint *checkpoint;
+    struct model *model;
+
     (void)state;
     accept_vl(write_vl_gguf("qwen2vl"), NULL, 4);
     refuse_vl(write_vl_gguf("qwen2"), NULL, "qwen2.5-vl", "are named as those of \"qwen2vl\"");
+    for (int gated = 0; gated < 2; gated++) {
+        model = open_text(write_t5_gguf(gated), NULL, "t5", NULL, &checkpoint);
+        assert_int_equal(t5_config(model)->gated, gated);
+        assert_int_equal(t5_config(model)->ffn_dim, 20);
+        model_destroy(&model);
+        checkpoint_close(&checkpoint);
+    }
 }
 
 int main(void)
@@ -208,6 +396,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vl_layouts),
         cmocka_unit_test(test_vl_refused),
+        cmocka_unit_test(test_t5),
+        cmocka_unit_test(test_t5_refused),
+        cmocka_unit_test(test_t5_biases),
+        cmocka_unit_test(test_t5_buckets),
         cmocka_unit_test(test_gguf),
     };
 

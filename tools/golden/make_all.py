@@ -17,6 +17,7 @@ SCRIPTS = [
     ("scheduler", []),
     ("tokenizer", ["--mini", MINI / "tokenizer" / "tokenizer.json"]),
     ("text", []),
+    ("text_t5", []),
     ("dit", []),
     ("vae", []),
     ("vae_encoder", []),

@@ -67,6 +67,7 @@ enum shoal_status text_lane_create(const struct model *model, const int32_t *ids
             (long long)tokens, MAX_TOKENS);
     l = mem_calloc(1, sizeof *l);
     if (!l) FAIL_MEMORY(error);
+    l->model = model;
     l->config = config;
     l->tokens = tokens;
     config->family->measure(l);

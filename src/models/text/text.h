@@ -48,7 +48,8 @@ struct text_table {
 };
 
 struct text_lane {
-    const struct text_config *config;
+    const struct model *model;
+    const struct text_config *config; /* the model's */
     int64_t tokens;
     float *host_embedded;                  /* [tokens, width] */
     struct text_table tables[TEXT_TABLES]; /* the family's: rotary positions, biases */

@@ -15,11 +15,13 @@ static const char usage[] =
     "Usage: make_checkpoint [OPTION]... OUT\n"
     "Writes a checkpoint of real shapes with random weights, for benchmarks and tests.\n"
     "\n"
-    "  --family z-image       the only one so far\n"
+    "  --family FAMILY        z-image (the default) or qwen-image\n"
     "  --layout LAYOUT        diffusers (a folder, sharded) or comfyui (a folder of single files,\n"
     "                         or one file of everything if OUT ends in .safetensors)\n"
-    "  --parts LIST           of dit,text,vae; all by default\n"
-    "  --scale full|small     full: 6.15 B + 4.02 B weights, about 20 GB; small: a few MB\n"
+    "  --parts LIST           of dit,text,vae; by default all that are made of the family\n"
+    "  --scale full|small     full: of z-image 6.15 B + 4.02 B weights, about 20 GB, of "
+    "qwen-image\n"
+    "                         20.4 B + 7.1 B, about 56 GB; small: a few MB\n"
     "  --dtype bf16|f32|fp8   f32 holds the same values as bf16; fp8 has its matrices rounded to\n"
     "                         unscaled E4M3, the rest in bf16 (tools/make_fp8.py makes scaled "
     "ones)\n"
@@ -45,6 +47,7 @@ static enum shoal_status parse_parts(char *list, unsigned *parts, struct shoal_e
         if (!part) FAIL(error, SHOAL_E_INVALID, "--parts: '%s' is none of dit, text, vae", name);
         *parts |= part;
     }
+    if (!*parts) FAIL(error, SHOAL_E_INVALID, "--parts: give some of dit, text, vae");
     return SHOAL_OK;
 }
 
@@ -77,8 +80,10 @@ static enum shoal_status parse_option(
 
     switch (option) {
     case 'f':
-        if (strcmp(optarg, "z-image"))
-            FAIL(error, SHOAL_E_UNSUPPORTED, "--family: '%s' is not made, only z-image", optarg);
+        options->family = make_family_find(optarg);
+        if (!options->family)
+            FAIL(error, SHOAL_E_UNSUPPORTED, "--family: '%s' is not made; there are: %s", optarg,
+                make_family_names);
         break;
     case 'l':
         TRY(parse_choice("layout", optarg, "diffusers", "comfyui", &second, error));
@@ -115,7 +120,7 @@ int main(int argc, char **argv)
         {"seed", 1, NULL, 's'}, {"shard", 1, NULL, 'b'}, {"tokenizer", 1, NULL, 't'},
         {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
     struct make_options options = {.layout = MAKE_DIFFUSERS,
-        .parts = MAKE_DIT | MAKE_TEXT | MAKE_VAE,
+        .family = make_family_find(NULL),
         .dtype = DTYPE_BF16,
         .shard_bytes = 5000000000u};
     enum shoal_status status = SHOAL_OK;
@@ -136,6 +141,7 @@ int main(int argc, char **argv)
             "give one output path; see make_checkpoint --help");
     if (!status) {
         options.out = argv[optind];
+        if (!options.parts) options.parts = make_family_parts(options.family);
         status = make_checkpoint(&options, &bytes, &error);
     }
     if (status) {

@@ -11,7 +11,10 @@
 enum make_layout { MAKE_DIFFUSERS, MAKE_COMFYUI };
 enum make_part { MAKE_DIT = 1, MAKE_TEXT = 2, MAKE_VAE = 4 };
 
+struct make_family;
+
 struct make_options {
+    const struct make_family *family; /* NULL: the first */
     enum make_layout layout;
     unsigned parts;        /* of enum make_part */
     bool small;            /* a few MB of the same structure, for tests */
@@ -79,18 +82,64 @@ struct make_list {
 /* What a tensor is stored in: in FP8 only matrices are, as in the files that people have. */
 enum dtype make_dtype(const struct make_tensor *tensor, enum dtype asked);
 
+struct text;
+
+/* One of a family's models. */
+struct make_component {
+    void (*fill)(struct make_list *list, bool small); /* appends its tensors; NULL: not made */
+    void (*config)(struct text *json, bool small);    /* of the diffusers layout */
+    const char *file, *prefix; /* its file in the ComfyUI layout, and its names' prefix there */
+    const char *whole_prefix;  /* in one file of everything */
+};
+
+#define MAKE_PARTS 3
+
+struct make_family {
+    const char *name;
+    struct make_component parts[MAKE_PARTS]; /* dit, text, vae */
+    void (*scheduler)(struct text *json, bool small);
+    void (*index)(struct text *json, bool small);
+};
+
+/* The one called `name`, or NULL; the first if `name` is NULL. Static storage. */
+const struct make_family *make_family_find(const char *name);
+/* Its parts that are made, of enum make_part. */
+unsigned make_family_parts(const struct make_family *family);
+extern const char make_family_names[]; /* "z-image, ..." */
+
 /* The tensors of one part, appended to the list. */
 void make_z_image_dit(struct make_list *list, bool small);
 void make_qwen3(struct make_list *list, bool small);
 void make_flux_vae(struct make_list *list, bool small);
+void make_qwen_image_dit(struct make_list *list, bool small);
+void make_qwen_vl(struct make_list *list, bool small);
+
+/* A Qwen language model: with biases of q, k and v, or with norms of q and k. */
+void make_language_model(struct make_list *list, const struct make_text_size *size, bool biased);
 
 /* The configurations of the diffusers layout, as JSON. */
-struct text;
 void make_dit_config(struct text *json, bool small);
 void make_text_config(struct text *json, bool small);
 void make_vae_config(struct text *json, bool small);
 void make_scheduler_config(struct text *json, bool small);
 void make_model_index(struct text *json, bool small);
+void make_qwen_image_config(struct text *json, bool small);
+void make_qwen_vl_config(struct text *json, bool small);
+void make_qwen_image_scheduler(struct text *json, bool small);
+void make_qwen_image_index(struct text *json, bool small);
+
+/* ---- lists: `name` is diffusers', `stored` ComfyUI's ---- */
+
+/* Sets where in the model we are. */
+void list_scope(struct make_list *list, const char *name, const char *stored);
+void list_tensor(struct make_list *list, const char *name, const char *stored,
+    const struct shape *shape, double mean, double deviation);
+/* A matrix that keeps the variance of what it is applied to, a bias, and a norm's weights. */
+void list_linear(
+    struct make_list *list, const char *name, const char *stored, int64_t outputs, int64_t inputs);
+void list_bias(struct make_list *list, const char *name, const char *stored, int64_t outputs);
+void list_norm(struct make_list *list, const char *name, const char *stored, int64_t width);
+struct shape make_plane(int64_t rows, int64_t cols);
 
 /* Writes tensors as one safetensors file; sorts them by name first. */
 enum shoal_status make_write(const char *path, struct make_tensor *tensors, size_t count,

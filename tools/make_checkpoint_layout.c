@@ -17,6 +17,7 @@
 
 struct maker {
     const struct make_options *options;
+    const struct make_family *family;
     const char *root; /* where it is written before it gets its name */
     uint64_t bytes;   /* so far */
     struct shoal_error *error;
@@ -156,23 +157,22 @@ static enum shoal_status write_config(
 
 static enum shoal_status write_diffusers(struct maker *m)
 {
-    unsigned parts = m->options->parts;
+    static const struct {
+        const char *folder, *stem;
+    } places[MAKE_PARTS] = {{"transformer", "diffusion_pytorch_model"}, {"text_encoder", "model"},
+        {"vae", "diffusion_pytorch_model"}};
 
-    if (parts & MAKE_DIT) {
-        TRY(write_part(m, "transformer", "diffusion_pytorch_model", make_z_image_dit));
-        TRY(write_config(m, "transformer/config.json", make_dit_config));
-    }
-    if (parts & MAKE_TEXT) {
-        TRY(write_part(m, "text_encoder", "model", make_qwen3));
-        TRY(write_config(m, "text_encoder/config.json", make_text_config));
-    }
-    if (parts & MAKE_VAE) {
-        TRY(write_part(m, "vae", "diffusion_pytorch_model", make_flux_vae));
-        TRY(write_config(m, "vae/config.json", make_vae_config));
+    for (int i = 0; i < MAKE_PARTS; i++) {
+        char name[64];
+
+        if (!(m->options->parts & 1u << i)) continue;
+        TRY(write_part(m, places[i].folder, places[i].stem, m->family->parts[i].fill));
+        snprintf(name, sizeof name, "%s/config.json", places[i].folder);
+        TRY(write_config(m, name, m->family->parts[i].config));
     }
     TRY(make_folder(m, "scheduler"));
-    TRY(write_config(m, "scheduler/scheduler_config.json", make_scheduler_config));
-    return write_config(m, "model_index.json", make_model_index);
+    TRY(write_config(m, "scheduler/scheduler_config.json", m->family->scheduler));
+    return write_config(m, "model_index.json", m->family->index);
 }
 
 /* ---- the ComfyUI layout ---- */
@@ -189,15 +189,15 @@ static enum shoal_status list_bytes(struct maker *m, const struct make_list *lis
     return SHOAL_OK;
 }
 
-static enum shoal_status write_single(struct maker *m, const char *folder, const char *file,
-    const char *prefix, void (*fill)(struct make_list *list, bool small))
+static enum shoal_status write_single(
+    struct maker *m, const char *folder, const struct make_component *part)
 {
-    struct make_list list = {.layout = MAKE_COMFYUI, .prefix = prefix};
+    struct make_list list = {.layout = MAKE_COMFYUI, .prefix = part->prefix};
     enum shoal_status status;
     char name[160];
 
-    fill(&list, m->options->small);
-    snprintf(name, sizeof name, "%s/%s", folder, file);
+    part->fill(&list, m->options->small);
+    snprintf(name, sizeof name, "%s/%s", folder, part->file);
     status = list_bytes(m, &list);
     if (!status) status = make_folder(m, folder);
     if (!status) status = write_file(m, name, list.tensors, list.count);
@@ -207,14 +207,10 @@ static enum shoal_status write_single(struct maker *m, const char *folder, const
 
 static enum shoal_status write_comfyui(struct maker *m)
 {
-    unsigned parts = m->options->parts;
+    static const char *const folders[MAKE_PARTS] = {"diffusion_models", "text_encoders", "vae"};
 
-    if (parts & MAKE_DIT)
-        TRY(write_single(m, "diffusion_models", "z_image.safetensors", "model.diffusion_model.",
-            make_z_image_dit));
-    if (parts & MAKE_TEXT)
-        TRY(write_single(m, "text_encoders", "qwen_3_4b.safetensors", "", make_qwen3));
-    if (parts & MAKE_VAE) TRY(write_single(m, "vae", "ae.safetensors", "", make_flux_vae));
+    for (int i = 0; i < MAKE_PARTS; i++)
+        if (m->options->parts & 1u << i) TRY(write_single(m, folders[i], &m->family->parts[i]));
     return SHOAL_OK;
 }
 
@@ -222,15 +218,12 @@ static enum shoal_status write_comfyui(struct maker *m)
 static enum shoal_status write_all_in_one(struct maker *m)
 {
     struct make_list list = {.layout = MAKE_COMFYUI};
-    unsigned parts = m->options->parts;
     enum shoal_status status;
 
-    list.prefix = "model.diffusion_model.";
-    if (parts & MAKE_DIT) make_z_image_dit(&list, m->options->small);
-    list.prefix = "text_encoders.qwen3_4b.transformer.";
-    if (parts & MAKE_TEXT) make_qwen3(&list, m->options->small);
-    list.prefix = "vae.";
-    if (parts & MAKE_VAE) make_flux_vae(&list, m->options->small);
+    for (int i = 0; i < MAKE_PARTS; i++) {
+        list.prefix = m->family->parts[i].whole_prefix;
+        if (m->options->parts & 1u << i) m->family->parts[i].fill(&list, m->options->small);
+    }
     status = list_bytes(m, &list);
     if (!status) status = make_write(m->root, list.tensors, list.count, m->options, m->error);
     mem_free(list.tensors);
@@ -288,10 +281,17 @@ static bool names_file(const struct make_options *options)
            !strcmp(options->out + length - tail, suffix);
 }
 
-static enum shoal_status check_options(const struct make_options *o, struct shoal_error *error)
+static enum shoal_status check_options(
+    const struct make_options *o, const struct make_family *family, struct shoal_error *error)
 {
+    static const char *const names[MAKE_PARTS] = {"dit", "text", "vae"};
+
     if (!(o->parts & (MAKE_DIT | MAKE_TEXT | MAKE_VAE)))
         FAIL(error, SHOAL_E_INVALID, "no parts: give some of dit, text, vae");
+    for (int i = 0; i < MAKE_PARTS; i++)
+        if ((o->parts & 1u << i) && !family->parts[i].fill)
+            FAIL(error, SHOAL_E_UNSUPPORTED, "the %s of %s is not made: leave it out of the parts",
+                names[i], family->name);
     if (o->dtype != DTYPE_BF16 && o->dtype != DTYPE_F32 && o->dtype != DTYPE_F8_E4M3)
         FAIL(error, SHOAL_E_UNSUPPORTED, "dtype %s is not made; bf16, f32 and fp8 are",
             dtype_name(o->dtype));
@@ -309,11 +309,13 @@ static enum shoal_status check_options(const struct make_options *o, struct shoa
 enum shoal_status make_checkpoint(
     const struct make_options *options, uint64_t *bytes, struct shoal_error *error)
 {
-    struct maker m = {.options = options, .error = error};
+    struct maker m = {.options = options,
+        .family = options->family ? options->family : make_family_find(NULL),
+        .error = error};
     enum shoal_status status;
     char *part;
 
-    TRY(check_options(options, error));
+    TRY(check_options(options, m.family, error));
     part = mem_format("%s.part", options->out);
     if (!part) FAIL_MEMORY(error);
     m.root = part;

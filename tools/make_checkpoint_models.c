@@ -1,6 +1,6 @@
 /*
- * The tensors of the models that make_checkpoint makes, under the names that they have in each
- * layout. docs/models.md says where the names and shapes come from.
+ * The tensors of Z-Image's models, under the names that they have in each layout, and what lists of
+ * other families' are made with. docs/models.md says where the names and shapes come from.
  */
 #include "make_checkpoint.h"
 
@@ -20,7 +20,7 @@ const struct make_vae_size make_vae_sizes[2] = {{{128, 256, 512, 512}}, {{32, 32
 /* ---- appending ---- */
 
 /* Sets both names of where we are from the one format that fits the layout. */
-static void scope(struct make_list *list, const char *name, const char *stored)
+void list_scope(struct make_list *list, const char *name, const char *stored)
 {
     snprintf(list->scope, sizeof list->scope, "%s", name);
     snprintf(list->stored_scope, sizeof list->stored_scope, "%s",
@@ -60,7 +60,7 @@ static void source(struct make_list *list, struct make_tensor *tensor, const cha
 }
 
 /* One tensor whose name is the same in every layout but for the scope and, perhaps, `stored`. */
-static void tensor_renamed(struct make_list *list, const char *name, const char *stored,
+void list_tensor(struct make_list *list, const char *name, const char *stored,
     const struct shape *shape, double mean, double deviation)
 {
     struct make_tensor *tensor = append(list, list->layout == MAKE_COMFYUI ? stored : name);
@@ -76,7 +76,7 @@ static struct shape vector(int64_t n)
     return (struct shape){1, {n}};
 }
 
-static struct shape plane(int64_t rows, int64_t cols)
+struct shape make_plane(int64_t rows, int64_t cols)
 {
     return (struct shape){2, {rows, cols}};
 }
@@ -87,26 +87,26 @@ static double spread(int64_t inputs)
     return 1 / sqrt((double)inputs);
 }
 
-static void linear(
+void list_linear(
     struct make_list *list, const char *name, const char *stored, int64_t outputs, int64_t inputs)
 {
-    struct shape shape = plane(outputs, inputs);
+    struct shape shape = make_plane(outputs, inputs);
 
-    tensor_renamed(list, name, stored, &shape, 0, spread(inputs));
+    list_tensor(list, name, stored, &shape, 0, spread(inputs));
 }
 
-static void bias(struct make_list *list, const char *name, const char *stored, int64_t outputs)
+void list_bias(struct make_list *list, const char *name, const char *stored, int64_t outputs)
 {
     struct shape shape = vector(outputs);
 
-    tensor_renamed(list, name, stored, &shape, 0, 0.02);
+    list_tensor(list, name, stored, &shape, 0, 0.02);
 }
 
-static void norm(struct make_list *list, const char *name, const char *stored, int64_t width)
+void list_norm(struct make_list *list, const char *name, const char *stored, int64_t width)
 {
     struct shape shape = vector(width);
 
-    tensor_renamed(list, name, stored, &shape, 1, 0.02);
+    list_tensor(list, name, stored, &shape, 1, 0.02);
 }
 
 /* ---- Z-Image's transformer ---- */
@@ -122,96 +122,108 @@ static void dit_block(struct make_list *list, const struct make_dit_size *size, 
     char name[64];
 
     snprintf(name, sizeof name, "%s.%d.", group, index);
-    scope(list, name, name);
+    list_scope(list, name, name);
     if (list->layout == MAKE_COMFYUI) {
         struct make_tensor *qkv = append(list, "attention.qkv.weight");
 
         if (!qkv) return;
-        qkv->shape = plane(3 * d, d);
+        qkv->shape = make_plane(3 * d, d);
         for (int i = 0; i < 3; i++)
             source(list, qkv, parts[i], (uint64_t)(d * d), 0, spread(d));
     } else {
         for (int i = 0; i < 3; i++)
-            linear(list, parts[i], parts[i], d, d);
+            list_linear(list, parts[i], parts[i], d, d);
     }
-    linear(list, "attention.to_out.0.weight", "attention.out.weight", d, d);
-    norm(list, "attention.norm_q.weight", "attention.q_norm.weight", head);
-    norm(list, "attention.norm_k.weight", "attention.k_norm.weight", head);
-    linear(list, "feed_forward.w1.weight", "feed_forward.w1.weight", hidden, d);
-    linear(list, "feed_forward.w2.weight", "feed_forward.w2.weight", d, hidden);
-    linear(list, "feed_forward.w3.weight", "feed_forward.w3.weight", hidden, d);
-    norm(list, "attention_norm1.weight", "attention_norm1.weight", d);
-    norm(list, "attention_norm2.weight", "attention_norm2.weight", d);
-    norm(list, "ffn_norm1.weight", "ffn_norm1.weight", d);
-    norm(list, "ffn_norm2.weight", "ffn_norm2.weight", d);
+    list_linear(list, "attention.to_out.0.weight", "attention.out.weight", d, d);
+    list_norm(list, "attention.norm_q.weight", "attention.q_norm.weight", head);
+    list_norm(list, "attention.norm_k.weight", "attention.k_norm.weight", head);
+    list_linear(list, "feed_forward.w1.weight", "feed_forward.w1.weight", hidden, d);
+    list_linear(list, "feed_forward.w2.weight", "feed_forward.w2.weight", d, hidden);
+    list_linear(list, "feed_forward.w3.weight", "feed_forward.w3.weight", hidden, d);
+    list_norm(list, "attention_norm1.weight", "attention_norm1.weight", d);
+    list_norm(list, "attention_norm2.weight", "attention_norm2.weight", d);
+    list_norm(list, "ffn_norm1.weight", "ffn_norm1.weight", d);
+    list_norm(list, "ffn_norm2.weight", "ffn_norm2.weight", d);
     if (!modulated) return;
-    linear(list, "adaLN_modulation.0.weight", "adaLN_modulation.0.weight", 4 * d, adaln);
-    bias(list, "adaLN_modulation.0.bias", "adaLN_modulation.0.bias", 4 * d);
+    list_linear(list, "adaLN_modulation.0.weight", "adaLN_modulation.0.weight", 4 * d, adaln);
+    list_bias(list, "adaLN_modulation.0.bias", "adaLN_modulation.0.bias", 4 * d);
 }
 
 void make_z_image_dit(struct make_list *list, bool small)
 {
     const struct make_dit_size *size = &make_dit_sizes[small];
-    struct shape pad = plane(1, size->dim);
+    struct shape pad = make_plane(1, size->dim);
     int64_t d = size->dim;
 
     list->component = "dit";
-    scope(list, "all_x_embedder.2-1.", "x_embedder.");
-    linear(list, "weight", "weight", d, patch);
-    bias(list, "bias", "bias", d);
-    scope(list, "all_final_layer.2-1.", "final_layer.");
-    linear(list, "linear.weight", "linear.weight", patch, d);
-    bias(list, "linear.bias", "linear.bias", patch);
-    linear(list, "adaLN_modulation.1.weight", "adaLN_modulation.1.weight", d, adaln);
-    bias(list, "adaLN_modulation.1.bias", "adaLN_modulation.1.bias", d);
+    list_scope(list, "all_x_embedder.2-1.", "x_embedder.");
+    list_linear(list, "weight", "weight", d, patch);
+    list_bias(list, "bias", "bias", d);
+    list_scope(list, "all_final_layer.2-1.", "final_layer.");
+    list_linear(list, "linear.weight", "linear.weight", patch, d);
+    list_bias(list, "linear.bias", "linear.bias", patch);
+    list_linear(list, "adaLN_modulation.1.weight", "adaLN_modulation.1.weight", d, adaln);
+    list_bias(list, "adaLN_modulation.1.bias", "adaLN_modulation.1.bias", d);
     for (int i = 0; i < size->refiners; i++)
         dit_block(list, size, "noise_refiner", i, true);
     for (int i = 0; i < size->refiners; i++)
         dit_block(list, size, "context_refiner", i, false);
-    scope(list, "", "");
-    linear(list, "t_embedder.mlp.0.weight", "t_embedder.mlp.0.weight", size->middle, frequencies);
-    bias(list, "t_embedder.mlp.0.bias", "t_embedder.mlp.0.bias", size->middle);
-    linear(list, "t_embedder.mlp.2.weight", "t_embedder.mlp.2.weight", adaln, size->middle);
-    bias(list, "t_embedder.mlp.2.bias", "t_embedder.mlp.2.bias", adaln);
-    norm(list, "cap_embedder.0.weight", "cap_embedder.0.weight", size->caption);
-    linear(list, "cap_embedder.1.weight", "cap_embedder.1.weight", d, size->caption);
-    bias(list, "cap_embedder.1.bias", "cap_embedder.1.bias", d);
-    tensor_renamed(list, "x_pad_token", "x_pad_token", &pad, 0, 0.5);
-    tensor_renamed(list, "cap_pad_token", "cap_pad_token", &pad, 0, 0.5);
+    list_scope(list, "", "");
+    list_linear(
+        list, "t_embedder.mlp.0.weight", "t_embedder.mlp.0.weight", size->middle, frequencies);
+    list_bias(list, "t_embedder.mlp.0.bias", "t_embedder.mlp.0.bias", size->middle);
+    list_linear(list, "t_embedder.mlp.2.weight", "t_embedder.mlp.2.weight", adaln, size->middle);
+    list_bias(list, "t_embedder.mlp.2.bias", "t_embedder.mlp.2.bias", adaln);
+    list_norm(list, "cap_embedder.0.weight", "cap_embedder.0.weight", size->caption);
+    list_linear(list, "cap_embedder.1.weight", "cap_embedder.1.weight", d, size->caption);
+    list_bias(list, "cap_embedder.1.bias", "cap_embedder.1.bias", d);
+    list_tensor(list, "x_pad_token", "x_pad_token", &pad, 0, 0.5);
+    list_tensor(list, "cap_pad_token", "cap_pad_token", &pad, 0, 0.5);
     for (int i = 0; i < size->layers; i++)
         dit_block(list, size, "layers", i, true);
 }
 
 /* ---- Qwen3 ---- */
 
-void make_qwen3(struct make_list *list, bool small)
+void make_language_model(struct make_list *list, const struct make_text_size *size, bool biased)
 {
-    const struct make_text_size *size = &make_text_sizes[small];
     int64_t hidden = size->hidden, ffn = size->ffn, head = size->head_dim;
     int64_t queries = head * size->heads, keys = head * size->kv_heads;
-    struct shape table = plane(size->vocabulary, hidden);
+    struct shape table = make_plane(size->vocabulary, hidden);
 
     list->component = "text";
-    scope(list, "model.", "model.");
-    tensor_renamed(list, "embed_tokens.weight", "embed_tokens.weight", &table, 0, 0.02);
-    norm(list, "norm.weight", "norm.weight", hidden);
+    list_scope(list, "model.", "model.");
+    list_tensor(list, "embed_tokens.weight", "embed_tokens.weight", &table, 0, 0.02);
+    list_norm(list, "norm.weight", "norm.weight", hidden);
     for (int i = 0; i < size->layers; i++) {
         char name[64];
 
         snprintf(name, sizeof name, "model.layers.%d.", i);
-        scope(list, name, name);
-        norm(list, "input_layernorm.weight", "input_layernorm.weight", hidden);
-        norm(list, "post_attention_layernorm.weight", "post_attention_layernorm.weight", hidden);
-        linear(list, "self_attn.q_proj.weight", "self_attn.q_proj.weight", queries, hidden);
-        linear(list, "self_attn.k_proj.weight", "self_attn.k_proj.weight", keys, hidden);
-        linear(list, "self_attn.v_proj.weight", "self_attn.v_proj.weight", keys, hidden);
-        linear(list, "self_attn.o_proj.weight", "self_attn.o_proj.weight", hidden, queries);
-        norm(list, "self_attn.q_norm.weight", "self_attn.q_norm.weight", head);
-        norm(list, "self_attn.k_norm.weight", "self_attn.k_norm.weight", head);
-        linear(list, "mlp.gate_proj.weight", "mlp.gate_proj.weight", ffn, hidden);
-        linear(list, "mlp.up_proj.weight", "mlp.up_proj.weight", ffn, hidden);
-        linear(list, "mlp.down_proj.weight", "mlp.down_proj.weight", hidden, ffn);
+        list_scope(list, name, name);
+        list_norm(list, "input_layernorm.weight", "input_layernorm.weight", hidden);
+        list_norm(
+            list, "post_attention_layernorm.weight", "post_attention_layernorm.weight", hidden);
+        list_linear(list, "self_attn.q_proj.weight", "self_attn.q_proj.weight", queries, hidden);
+        list_linear(list, "self_attn.k_proj.weight", "self_attn.k_proj.weight", keys, hidden);
+        list_linear(list, "self_attn.v_proj.weight", "self_attn.v_proj.weight", keys, hidden);
+        list_linear(list, "self_attn.o_proj.weight", "self_attn.o_proj.weight", hidden, queries);
+        if (biased) {
+            list_bias(list, "self_attn.q_proj.bias", "self_attn.q_proj.bias", queries);
+            list_bias(list, "self_attn.k_proj.bias", "self_attn.k_proj.bias", keys);
+            list_bias(list, "self_attn.v_proj.bias", "self_attn.v_proj.bias", keys);
+        } else {
+            list_norm(list, "self_attn.q_norm.weight", "self_attn.q_norm.weight", head);
+            list_norm(list, "self_attn.k_norm.weight", "self_attn.k_norm.weight", head);
+        }
+        list_linear(list, "mlp.gate_proj.weight", "mlp.gate_proj.weight", ffn, hidden);
+        list_linear(list, "mlp.up_proj.weight", "mlp.up_proj.weight", ffn, hidden);
+        list_linear(list, "mlp.down_proj.weight", "mlp.down_proj.weight", hidden, ffn);
     }
+}
+
+void make_qwen3(struct make_list *list, bool small)
+{
+    make_language_model(list, &make_text_sizes[small], false);
 }
 
 /* ---- the FLUX VAE ---- */
@@ -226,8 +238,8 @@ static void conv(struct make_list *list, const char *name, const char *stored, i
     snprintf(weight_stored, sizeof weight_stored, "%s.weight", stored);
     snprintf(bias_name, sizeof bias_name, "%s.bias", name);
     snprintf(bias_stored, sizeof bias_stored, "%s.bias", stored);
-    tensor_renamed(list, weight, weight_stored, &shape, 0, spread(inputs * kernel * kernel));
-    bias(list, bias_name, bias_stored, outputs);
+    list_tensor(list, weight, weight_stored, &shape, 0, spread(inputs * kernel * kernel));
+    list_bias(list, bias_name, bias_stored, outputs);
 }
 
 static void group_norm(
@@ -239,8 +251,8 @@ static void group_norm(
     snprintf(weight_stored, sizeof weight_stored, "%s.weight", stored);
     snprintf(bias_name, sizeof bias_name, "%s.bias", name);
     snprintf(bias_stored, sizeof bias_stored, "%s.bias", stored);
-    norm(list, weight, weight_stored, channels);
-    bias(list, bias_name, bias_stored, channels);
+    list_norm(list, weight, weight_stored, channels);
+    list_bias(list, bias_name, bias_stored, channels);
 }
 
 static void resnet(struct make_list *list, int64_t outputs, int64_t inputs)
@@ -260,7 +272,7 @@ static void attention_linear(
 
     conv(list, name, stored, channels, channels, 1);
     if (!list->failed && list->layout == MAKE_DIFFUSERS)
-        list->tensors[at].shape = plane(channels, channels);
+        list->tensors[at].shape = make_plane(channels, channels);
 }
 
 static void middle(struct make_list *list, const char *side, int64_t channels)
@@ -270,12 +282,12 @@ static void middle(struct make_list *list, const char *side, int64_t channels)
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, "%s.mid_block.resnets.%d.", side, i);
         snprintf(stored, sizeof stored, "%s.mid.block_%d.", side, i + 1);
-        scope(list, name, stored);
+        list_scope(list, name, stored);
         resnet(list, channels, channels);
     }
     snprintf(name, sizeof name, "%s.mid_block.attentions.0.", side);
     snprintf(stored, sizeof stored, "%s.mid.attn_1.", side);
-    scope(list, name, stored);
+    list_scope(list, name, stored);
     group_norm(list, "group_norm", "norm", channels);
     attention_linear(list, "to_q", "q", channels);
     attention_linear(list, "to_k", "k", channels);
@@ -288,7 +300,7 @@ static void encoder(struct make_list *list, const int64_t channels[MAKE_VAE_LEVE
     int64_t last = channels[MAKE_VAE_LEVELS - 1], inputs = channels[0];
     char name[64], stored[64];
 
-    scope(list, "encoder.", "encoder.");
+    list_scope(list, "encoder.", "encoder.");
     conv(list, "conv_in", "conv_in", channels[0], 3, 3);
     group_norm(list, "conv_norm_out", "norm_out", last);
     conv(list, "conv_out", "conv_out", 2 * MAKE_VAE_LATENT, last, 3);
@@ -296,14 +308,14 @@ static void encoder(struct make_list *list, const int64_t channels[MAKE_VAE_LEVE
         for (int i = 0; i < MAKE_VAE_LAYERS; i++) {
             snprintf(name, sizeof name, "encoder.down_blocks.%d.resnets.%d.", level, i);
             snprintf(stored, sizeof stored, "encoder.down.%d.block.%d.", level, i);
-            scope(list, name, stored);
+            list_scope(list, name, stored);
             resnet(list, channels[level], inputs);
             inputs = channels[level];
         }
         if (level == MAKE_VAE_LEVELS - 1) break;
         snprintf(name, sizeof name, "encoder.down_blocks.%d.downsamplers.0.", level);
         snprintf(stored, sizeof stored, "encoder.down.%d.downsample.", level);
-        scope(list, name, stored);
+        list_scope(list, name, stored);
         conv(list, "conv", "conv", inputs, inputs, 3);
     }
     middle(list, "encoder", last);
@@ -314,7 +326,7 @@ static void decoder(struct make_list *list, const int64_t channels[MAKE_VAE_LEVE
     int64_t inputs = channels[MAKE_VAE_LEVELS - 1];
     char name[64], stored[64];
 
-    scope(list, "decoder.", "decoder.");
+    list_scope(list, "decoder.", "decoder.");
     conv(list, "conv_in", "conv_in", inputs, MAKE_VAE_LATENT, 3);
     group_norm(list, "conv_norm_out", "norm_out", channels[0]);
     conv(list, "conv_out", "conv_out", 3, channels[0], 3);
@@ -325,14 +337,14 @@ static void decoder(struct make_list *list, const int64_t channels[MAKE_VAE_LEVE
         for (int i = 0; i < MAKE_VAE_LAYERS + 1; i++) {
             snprintf(name, sizeof name, "decoder.up_blocks.%d.resnets.%d.", up, i);
             snprintf(stored, sizeof stored, "decoder.up.%d.block.%d.", level, i);
-            scope(list, name, stored);
+            list_scope(list, name, stored);
             resnet(list, channels[level], inputs);
             inputs = channels[level];
         }
         if (!level) break;
         snprintf(name, sizeof name, "decoder.up_blocks.%d.upsamplers.0.", up);
         snprintf(stored, sizeof stored, "decoder.up.%d.upsample.", level);
-        scope(list, name, stored);
+        list_scope(list, name, stored);
         conv(list, "conv", "conv", inputs, inputs, 3);
     }
 }

@@ -96,8 +96,8 @@ struct make_component {
 
 struct make_family {
     const char *name;
-    struct make_component parts[MAKE_PARTS]; /* dit, text, vae */
-    void (*scheduler)(struct text *json, bool small);
+    struct make_component parts[MAKE_PARTS];          /* dit, text, vae */
+    void (*scheduler)(struct text *json, bool small); /* NULL: its pipeline is not made */
     void (*index)(struct text *json, bool small);
 };
 
@@ -113,6 +113,8 @@ void make_qwen3(struct make_list *list, bool small);
 void make_flux_vae(struct make_list *list, bool small);
 void make_qwen_image_dit(struct make_list *list, bool small);
 void make_qwen_vl(struct make_list *list, bool small);
+void make_t5(struct make_list *list, bool small);          /* T5-11B's encoder */
+void make_qwen3_small(struct make_list *list, bool small); /* Qwen3-0.6B */
 
 /* A Qwen language model: with biases of q, k and v, or with norms of q and k. */
 void make_language_model(struct make_list *list, const struct make_text_size *size, bool biased);
@@ -125,6 +127,9 @@ void make_scheduler_config(struct text *json, bool small);
 void make_model_index(struct text *json, bool small);
 void make_qwen_image_config(struct text *json, bool small);
 void make_qwen_vl_config(struct text *json, bool small);
+void make_t5_config(struct text *json, bool small);
+void make_qwen3_small_config(struct text *json, bool small);
+void make_qwen3_config(struct text *json, const struct make_text_size *size);
 void make_qwen_image_scheduler(struct text *json, bool small);
 void make_qwen_image_index(struct text *json, bool small);
 

@@ -35,8 +35,11 @@ void make_dit_config(struct text *json, bool small)
 
 void make_text_config(struct text *json, bool small)
 {
-    const struct make_text_size *size = &make_text_sizes[small];
+    make_qwen3_config(json, &make_text_sizes[small]);
+}
 
+void make_qwen3_config(struct text *json, const struct make_text_size *size)
+{
     text_append(json,
         "{\n"
         "  \"architectures\": [\"Qwen3ForCausalLM\"],\n"

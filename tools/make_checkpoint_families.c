@@ -19,9 +19,15 @@ static const struct make_family families[] = {
                 "text_encoders.qwen25_7b.transformer."}},
         .scheduler = make_qwen_image_scheduler,
         .index = make_qwen_image_index},
+    {.name = "cosmos",
+        .parts = {[1] = {make_t5, make_t5_config, "oldt5_xxl.safetensors", "",
+                      "text_encoders.t5xxl.transformer."}}},
+    {.name = "anima",
+        .parts = {[1] = {make_qwen3_small, make_qwen3_small_config, "qwen_3_06b_base.safetensors",
+                      "", "text_encoders.qwen3_06b.transformer."}}},
 };
 
-const char make_family_names[] = "z-image, qwen-image";
+const char make_family_names[] = "z-image, qwen-image, cosmos, anima";
 
 const struct make_family *make_family_find(const char *name)
 {

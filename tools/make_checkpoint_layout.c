@@ -170,6 +170,7 @@ static enum shoal_status write_diffusers(struct maker *m)
         snprintf(name, sizeof name, "%s/config.json", places[i].folder);
         TRY(write_config(m, name, m->family->parts[i].config));
     }
+    if (!m->family->scheduler) return SHOAL_OK;
     TRY(make_folder(m, "scheduler"));
     TRY(write_config(m, "scheduler/scheduler_config.json", m->family->scheduler));
     return write_config(m, "model_index.json", m->family->index);

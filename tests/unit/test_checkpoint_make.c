@@ -6,6 +6,8 @@
 #include "base/number.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/keys.h"
+#include "models/family.h"
+#include "models/text/text.h"
 
 #include <math.h>
 
@@ -420,13 +422,51 @@ static void test_refuses(void **state)
     refuse(&o, SHOAL_E_INVALID, "shards");
 }
 
-/* Sizes of the real model, without writing it. */
+/* Text encoders alone, which open in both layouts. */
+static void test_text_encoders(void **state)
+{
+    static const struct {
+        const char *family, *text, *folder, *file;
+        enum dtype dtype;
+    } made[] = {
+        {"qwen-image", "qwen2.5-vl", "vl", "vl.safetensors", DTYPE_BF16},
+        {"cosmos", "t5", "t5", "t5.safetensors", DTYPE_F8_E4M3},
+        {"anima", "qwen3", "anima", "anima.safetensors", DTYPE_BF16},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
+        for (int layout = 0; layout < 2; layout++) {
+            const char *out = layout == MAKE_COMFYUI ? made[i].file : made[i].folder;
+            struct make_options o = options((enum make_layout)layout, at(out));
+            struct shoal_error error = {0};
+            struct checkpoint *checkpoint;
+            struct model *model;
+            char path[64];
+
+            o.family = make_family_find(made[i].family);
+            o.parts = MAKE_TEXT;
+            o.dtype = made[i].dtype;
+            assert_ok(make_checkpoint(&o, NULL, &error));
+            snprintf(path, sizeof path, "%s%s", out, layout == MAKE_COMFYUI ? "" : "/text_encoder");
+            checkpoint = open_made(path);
+            assert_ok(family_open(checkpoint, FAMILY_TEXT, NULL, &model, &error));
+            assert_string_equal(model->family, made[i].text);
+            assert_true(text_config(model)->pass[TEXT_LAST] >= 0);
+            model_destroy(&model);
+            checkpoint_close(&checkpoint);
+        }
+    }
+}
+
+/* Sizes of the real models, without writing them. */
 static void test_full_size(void **state)
 {
     static const struct {
         void (*fill)(struct make_list *list, bool small);
         double billions;
-    } parts[] = {{make_z_image_dit, 6.155}, {make_qwen3, 4.022}, {make_flux_vae, 0.0838}};
+    } parts[] = {{make_z_image_dit, 6.155}, {make_qwen3, 4.022}, {make_flux_vae, 0.0838},
+        {make_t5, 4.865}, {make_qwen3_small, 0.596}};
 
     (void)state;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -464,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_weights_look_normal),
         cmocka_unit_test(test_tokenizer_is_copied),
         cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_text_encoders),
         cmocka_unit_test(test_full_size),
     };
 

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "device/count/count.h"
 #include "models/dit/zimage.h"
-#include "models/text/qwen.h"
+#include "models/family.h"
 #include "models/vae/klvae.h"
 
 #define SCRATCH_BYTES (64u << 20)
@@ -78,14 +78,14 @@ static uint64_t run_text(const struct golden *golden, enum run_device device)
     void *pointers[2];
     uint64_t high_water;
 
-    assert_ok(qwen3_open(golden->checkpoint, golden->config_path, &model, &error));
+    assert_ok(family_open(golden->checkpoint, FAMILY_TEXT, golden->config_path, &model, &error));
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
     for (int i = 0; i < 2; i++) {
         assert_ok(text_lane_create(
             model, device == RUN_COUNT ? NULL : ids, i ? 40 : 7, &lanes[i], &error));
         pointers[i] = lanes[i];
     }
-    assert_ok(run_pass(&run, 0, pointers, 2, &error));
+    assert_ok(run_pass(&run, text_config(model)->pass[TEXT_LAST], pointers, 2, &error));
     high_water = region_high_water(run.region);
     assert_int_equal(region_used(run.region), 0);
     for (int i = 0; i < 2; i++)
@@ -148,6 +148,9 @@ static void test_text(void **state)
 {
     (void)state;
     check("text_gqa", run_text);
+    check("text_vl", run_text);
+    check("text_t5", run_text);
+    check("text_umt5", run_text);
 }
 
 static void test_vae(void **state)

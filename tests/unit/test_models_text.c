@@ -246,6 +246,40 @@ static void test_t5_refused(void **state)
         "tensors are missing");
 }
 
+/* As files in scaled FP8 have them: all are 1.5 times the scale. */
+static void check_scaled_biases(void)
+{
+    static const uint8_t zeros[2048];
+    static const float scale = 0.5f;
+    struct tensor_spec tensors[MAX_TENSORS];
+    const void *data[T5_COUNT + 1];
+    const int32_t ids[] = {3, 1};
+    struct shoal_error error = {0};
+    struct checkpoint *checkpoint;
+    struct model *model;
+    struct text_lane *lane;
+    uint8_t codes[32 * 3];
+
+    memset(codes, 0x3c, sizeof codes); /* E4M3's 1.5 */
+    for (size_t i = 0; i < T5_COUNT; i++) {
+        tensors[i] = t5[i];
+        data[i] = zeros;
+    }
+    tensors[T5_BIAS].dtype = DTYPE_F8_E4M3;
+    data[T5_BIAS] = codes;
+    tensors[T5_COUNT] = (struct tensor_spec){
+        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight_scale", DTYPE_F32,
+        SHAPE1(1)};
+    data[T5_COUNT] = &scale;
+    model = open_text(write_tensors(tensors, T5_COUNT + 1, data), NULL, "t5", NULL, &checkpoint);
+    assert_ok(text_lane_create(model, ids, 2, &lane, &error));
+    for (int i = 0; i < 9; i++)
+        assert_true(lane->tables[0].host[i] == 0.75f);
+    text_lane_destroy(NULL, &lane);
+    model_destroy(&model);
+    checkpoint_close(&checkpoint);
+}
+
 static void test_t5_biases(void **state)
 {
     static float bias[32 * 3], zeros[512];
@@ -276,6 +310,7 @@ static void test_t5_biases(void **state)
     model_destroy(&model);
     checkpoint_close(&checkpoint);
 
+    check_scaled_biases();
     bias[7] = 0.0f / bias[0];
     model = open_text(write_tensors(t5, T5_COUNT, data), NULL, "t5", NULL, &checkpoint);
     assert_int_equal(text_lane_create(model, ids, 3, &lane, &error), SHOAL_E_NUMERIC);

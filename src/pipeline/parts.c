@@ -229,6 +229,30 @@ static enum shoal_status open_tokenizer(const struct shoal_model_paths *paths,
     return status;
 }
 
+/* The text encoder must be of a family that the DiT takes, and give the state that it takes. */
+static enum shoal_status check_text(const struct shoal_model *model, struct shoal_error *error)
+{
+    const struct dit_text *wanted = &dit_config(model->parts[FAMILY_DIT])->family->text;
+    const struct model *text = model->parts[FAMILY_TEXT];
+    const char *path = checkpoint_path(model->checkpoints[FAMILY_TEXT]);
+    const size_t room = sizeof wanted->families / sizeof *wanted->families;
+    size_t i = 0;
+
+    while (i < room && wanted->families[i] && strcmp(wanted->families[i], text->family))
+        i++;
+    if (i == room || !wanted->families[i])
+        FAIL(error, SHOAL_E_INVALID,
+            "%s is a text encoder of the family %s, but the DiT %s was made for %s%s%s", path,
+            text->family, checkpoint_path(model->checkpoints[FAMILY_DIT]), wanted->families[0],
+            wanted->families[1] ? " or " : "", wanted->families[1] ? wanted->families[1] : "");
+    if (text_config(text)->pass[wanted->state] < 0)
+        FAIL(error, SHOAL_E_MISSING,
+            "%s lacks its last layer or its final norm, whose result the DiT %s takes: use a whole "
+            "file of it",
+            path, checkpoint_path(model->checkpoints[FAMILY_DIT]));
+    return SHOAL_OK;
+}
+
 /* The parts must speak of the same widths. */
 static enum shoal_status check_parts(const struct shoal_model *model, struct shoal_error *error)
 {
@@ -236,6 +260,7 @@ static enum shoal_status check_parts(const struct shoal_model *model, struct sho
     const struct text_config *text = text_config(model->parts[FAMILY_TEXT]);
     const struct vae_config *vae = vae_config(model->parts[FAMILY_VAE]);
 
+    TRY(check_text(model, error));
     if (dit->width != text->width)
         FAIL(error, SHOAL_E_INVALID,
             "the text encoder %s gives features of width %lld, but the DiT %s takes %lld: they are "

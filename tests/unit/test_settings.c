@@ -161,6 +161,21 @@ static void test_odd_paths(void **state)
     mem_free(odd);
 }
 
+/* A text encoder of a family that this DiT was not made for, whatever its features' width. */
+static void test_other_text_encoder(void **state)
+{
+    struct shoal_model_paths paths = {
+        .model = MINI, .text_encoder = "tests/golden/text_t5.safetensors"};
+    struct shoal_error error = {0};
+    struct shoal_model *model;
+
+    (void)state;
+    assert_int_equal(shoal_model_open(&paths, &model, &error), SHOAL_E_INVALID);
+    assert_null(model);
+    assert_non_null(strstr(error.text, "text_t5.safetensors is a text encoder of the family t5"));
+    assert_non_null(strstr(error.text, "was made for qwen3"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +183,7 @@ int main(void)
         cmocka_unit_test(test_others_are_refused),
         cmocka_unit_test(test_special_files_are_refused),
         cmocka_unit_test(test_odd_paths),
+        cmocka_unit_test(test_other_text_encoder),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

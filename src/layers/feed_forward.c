@@ -2,6 +2,7 @@
 #include "layers/feed_forward.h"
 
 #include "layers/chunk.h"
+#include "layers/norm.h"
 
 void feed_forward_add(struct exec *x, struct matrix hidden, const struct feed_forward_layer *l)
 {
@@ -16,15 +17,15 @@ void feed_forward_add(struct exec *x, struct matrix hidden, const struct feed_fo
         struct matrix rows = matrix_rows(hidden, t, count), n = matrix_rows(normed, 0, count);
         struct matrix inner = matrix_rows(a, 0, count), linear = matrix_rows(b, 0, count);
 
-        x->ops->rms_norm(x->stream, n, rows, l->norm, l->scale, l->eps);
-        x->ops->linear(x->stream, inner, n, l->w1, MATRIX_NONE);
+        norm_rows(x, n, rows, l->norm, l->scale, l->shift, l->eps);
+        x->ops->linear(x->stream, inner, n, l->w1, l->b1);
         if (gated) {
             x->ops->linear(x->stream, linear, n, l->w3, MATRIX_NONE);
             x->ops->gated(x->stream, inner, inner, linear, l->activation);
         } else {
             x->ops->activate(x->stream, inner, inner, l->activation);
         }
-        x->ops->linear(x->stream, n, inner, l->w2, MATRIX_NONE); /* n is free again */
+        x->ops->linear(x->stream, n, inner, l->w2, l->b2); /* n is free again */
         x->ops->gated_add(x->stream, rows, l->gate, n, l->post_norm, l->eps);
     }
     exec_free(x, &b);

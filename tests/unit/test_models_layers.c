@@ -181,9 +181,61 @@ static void test_attention(void **state)
     check_attention(1100, false, DISTANT);
 }
 
+/* A LayerNorm's rows, moved and stretched, attend to another sequence; q's heads have no positions.
+ */
+static void check_context(int64_t tokens, int64_t keys)
+{
+    struct bench b;
+    struct attention_layer l = {
+        .heads = 4, .kv_heads = 4, .head_dim = 8, .eps = 1e-6f, .head_eps = 1e-6f};
+    int64_t dim = 24, other = 20;
+    struct matrix hidden, want, normed, kv, q, attended, k;
+
+    bench_open(&b);
+    l.layout = ROPE_HALF;
+    l.scale = random_matrix(&b, 1, dim, 1);
+    l.shift = random_matrix(&b, 1, dim, 1);
+    l.gate = random_matrix(&b, 1, dim, 1);
+    l.qkv[0] = random_matrix(&b, 32, dim, 0.5f);
+    l.qkv[1] = random_matrix(&b, 64, other, 0.5f);
+    l.q_norm = random_matrix(&b, 1, 8, 1);
+    l.k_norm = random_matrix(&b, 1, 8, 1);
+    l.out = random_matrix(&b, dim, 32, 0.3f);
+    l.context = random_matrix(&b, keys, other, 1);
+    l.context_rope = random_matrix(&b, keys, 8, 1);
+    hidden = random_matrix(&b, tokens, dim, 2);
+    want = copy_of(&b, hidden);
+    normed = exec_alloc(&b.x, tokens, dim);
+    q = exec_alloc(&b.x, tokens, 32);
+    attended = exec_alloc(&b.x, tokens, 32);
+    kv = exec_alloc(&b.x, keys, 64);
+    k = matrix_cols(kv, 0, 32);
+    b.x.ops->layer_norm(b.stream, normed, want, MATRIX_NONE, l.scale, l.shift, l.eps);
+    b.x.ops->linear(b.stream, q, normed, l.qkv[0], MATRIX_NONE);
+    b.x.ops->linear(b.stream, kv, l.context, l.qkv[1], MATRIX_NONE);
+    b.x.ops->rms_norm_rope(b.stream, q, l.q_norm, l.head_eps, MATRIX_NONE, l.layout);
+    b.x.ops->rms_norm_rope(b.stream, k, l.k_norm, l.head_eps, l.context_rope, l.layout);
+    b.x.ops->attention(b.stream, attended, q, k, matrix_cols(kv, 32, 32),
+        &(struct attention){.heads = 4, .kv_heads = 4, .scale = 1.0f / sqrtf(8.0f)});
+    b.x.ops->linear(b.stream, normed, attended, l.out, MATRIX_NONE);
+    b.x.ops->gated_add(b.stream, want, l.gate, normed, MATRIX_NONE, 0);
+    attention_add(&b.x, hidden, &l);
+    assert_close(&b, hidden, want);
+    bench_close(&b);
+}
+
+static void test_context(void **state)
+{
+    (void)state;
+    check_context(5, 1);
+    check_context(1100, 33);
+    check_context(40, 1500);
+}
+
 /* ---- feed-forward ---- */
 
-static void check_feed_forward(int64_t tokens, bool gated)
+/* centred: under a LayerNorm, and with biases. */
+static void check_feed_forward(int64_t tokens, bool gated, bool centred)
 {
     struct bench b;
     struct feed_forward_layer l = {.eps = 1e-5f};
@@ -191,8 +243,13 @@ static void check_feed_forward(int64_t tokens, bool gated)
     struct matrix hidden, want, normed, one, three;
 
     bench_open(&b);
-    l.norm = random_matrix(&b, 1, dim, 1);
+    if (!centred) l.norm = random_matrix(&b, 1, dim, 1);
     l.scale = random_matrix(&b, 1, dim, 1);
+    if (centred) {
+        l.shift = random_matrix(&b, 1, dim, 1);
+        l.b1 = random_matrix(&b, 1, ffn_dim, 1);
+        l.b2 = random_matrix(&b, 1, dim, 1);
+    }
     l.w1 = random_matrix(&b, ffn_dim, dim, 0.5f);
     l.activation = gated ? ACTIVATION_SILU : ACTIVATION_RELU;
     if (gated) l.w3 = random_matrix(&b, ffn_dim, dim, 0.5f);
@@ -204,15 +261,18 @@ static void check_feed_forward(int64_t tokens, bool gated)
     normed = exec_alloc(&b.x, tokens, dim);
     one = exec_alloc(&b.x, tokens, ffn_dim);
     three = exec_alloc(&b.x, tokens, ffn_dim);
-    b.x.ops->rms_norm(b.stream, normed, want, l.norm, l.scale, l.eps);
-    b.x.ops->linear(b.stream, one, normed, l.w1, MATRIX_NONE);
+    if (centred)
+        b.x.ops->layer_norm(b.stream, normed, want, MATRIX_NONE, l.scale, l.shift, l.eps);
+    else
+        b.x.ops->rms_norm(b.stream, normed, want, l.norm, l.scale, l.eps);
+    b.x.ops->linear(b.stream, one, normed, l.w1, l.b1);
     if (gated) {
         b.x.ops->linear(b.stream, three, normed, l.w3, MATRIX_NONE);
         b.x.ops->gated(b.stream, one, one, three, l.activation);
     } else {
         b.x.ops->activate(b.stream, one, one, l.activation);
     }
-    b.x.ops->linear(b.stream, normed, one, l.w2, MATRIX_NONE);
+    b.x.ops->linear(b.stream, normed, one, l.w2, l.b2);
     b.x.ops->rms_norm(b.stream, normed, normed, l.post_norm, MATRIX_NONE, l.eps);
     b.x.ops->gated_add(b.stream, want, l.gate, normed, MATRIX_NONE, 0);
     feed_forward_add(&b.x, hidden, &l);
@@ -223,10 +283,11 @@ static void check_feed_forward(int64_t tokens, bool gated)
 static void test_feed_forward(void **state)
 {
     (void)state;
-    check_feed_forward(1, true);
-    check_feed_forward(1024, true);
-    check_feed_forward(2500, true);
-    check_feed_forward(2500, false);
+    check_feed_forward(1, true, false);
+    check_feed_forward(1024, true, false);
+    check_feed_forward(2500, true, false);
+    check_feed_forward(2500, false, false);
+    check_feed_forward(2500, false, true);
 }
 
 /* ---- what is made on the host ---- */
@@ -348,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_context),
         cmocka_unit_test(test_feed_forward),
         cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_tables),

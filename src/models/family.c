@@ -6,6 +6,8 @@
 
 #include "base/memory.h"
 #include "checkpoint/json.h"
+#include "models/dit/anima.h"
+#include "models/dit/cosmos.h"
 #include "models/dit/zimage.h"
 #include "models/source.h"
 #include "models/text/qwen.h"
@@ -45,6 +47,7 @@ struct entry {
 #define VL_QKV                                                                                     \
     "layers.0.self_attn.q_proj.bias|model.layers.0.self_attn.q_proj.bias|"                         \
     "language_model.layers.0.self_attn.q_proj.bias"
+#define COSMOS_DIFFUSERS "transformer_blocks.0.norm1.linear_1.weight"
 
 static const struct entry entries[] = {
     /* ---- diffusion transformers ---- */
@@ -80,9 +83,20 @@ static const struct entry entries[] = {
     {{"wan", "Wan", FAMILY_DIT, NULL}, {.has = {"head.modulation"}}},
     {{"wan", "Wan", FAMILY_DIT, NULL},
         {.has = {"condition_embedder.time_proj.weight", "blocks.0.scale_shift_table"}}},
-    {{"anima", "Anima", FAMILY_DIT, NULL},
+    {{"cosmos-predict1", "Cosmos-Predict1", FAMILY_DIT, NULL},
+        {.has = {"blocks.block0.blocks.0.block.attn.to_q.0.weight"}}},
+    {{"cosmos-predict1", "Cosmos-Predict1", FAMILY_DIT, NULL},
+        {.has = {COSMOS_DIFFUSERS, "learnable_pos_embed.pos_emb_t"}}},
+    {{"cosmos-predict2.5", "Cosmos-Predict2.5", FAMILY_DIT, NULL},
+        {.has = {"blocks.0.mlp.layer1.weight|" COSMOS_DIFFUSERS, "crossattn_proj.0.weight"}}},
+    {{"cosmos-transfer", "a control network of Cosmos-Transfer", FAMILY_DIT, NULL},
+        {.has = {"control_blocks.0.norm1.linear_1.weight"}}},
+    {{"anima", "Anima", FAMILY_DIT, anima_open},
         {.has = {"blocks.0.mlp.layer1.weight", "llm_adapter.blocks.0.cross_attn.q_proj.weight"}}},
-    {{"cosmos", "Cosmos-Predict2", FAMILY_DIT, NULL}, {.has = {"blocks.0.mlp.layer1.weight"}}},
+    {{"cosmos", "Cosmos-Predict2", FAMILY_DIT, cosmos_open},
+        {.has = {"blocks.0.mlp.layer1.weight"}}},
+    {{"cosmos", "Cosmos-Predict2", FAMILY_DIT, cosmos_open},
+        {.has = {COSMOS_DIFFUSERS, "time_embed.t_embedder.linear_1.weight"}}},
     {{"qwen-image", "Qwen-Image", FAMILY_DIT, NULL},
         {.has = {"txt_norm.weight", "transformer_blocks.0.img_mod.1.weight"}}},
     {{"sd3", "Stable Diffusion 3", FAMILY_DIT, NULL},

@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 #include "device/count/count.h"
-#include "models/dit/zimage.h"
+#include "models/dit/dit.h"
 #include "models/family.h"
 #include "models/vae/klvae.h"
 
@@ -23,15 +23,18 @@ static uint64_t run_dit(const struct golden *golden, enum run_device device)
     void *pointers[3];
     float features[70 * 64] = {0};
     const float sigmas[2] = {1.0f, 0.5f};
+    static const int32_t ids[30] = {1, 2, 3}; /* for those that take them */
     int64_t tokens[2] = {5, 70};
     uint64_t high_water;
 
-    assert_ok(zimage_open(golden->checkpoint, golden->config_path, &model, &error));
+    assert_ok(family_open(golden->checkpoint, FAMILY_DIT, golden->config_path, &model, &error));
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
     for (int i = 0; i < 2; i++) {
         const struct dit_prompt_spec spec = {
             .features = device == RUN_COUNT ? NULL : features,
             .tokens = tokens[i],
+            .ids = device == RUN_COUNT ? NULL : ids,
+            .id_count = 10 + 20 * i,
             .height = 6,
             .width = 14,
             .sigmas = sigmas,
@@ -142,6 +145,8 @@ static void test_dit(void **state)
     (void)state;
     check("dit_a", run_dit);
     check("dit_d", run_dit);
+    check("cosmos_a", run_dit);
+    check("anima_a", run_dit);
 }
 
 static void test_text(void **state)

@@ -33,6 +33,8 @@ struct dit_config {
 /* How a family wants a prompt made into tokens and features. */
 struct dit_text {
     const char *before, *after; /* the prompt: its template; "" where it has none */
+    /* What a prompt of no tokens is encoded as: a special token's text; or NULL. */
+    const char *empty;
     bool ends;    /* the tokenizer's end of text is appended, as its own template has it */
     int32_t skip; /* of the features, the first so many rows are dropped: a system's turn */
     int32_t most; /* tokens that are kept, what is skipped not counted */

@@ -14,8 +14,7 @@
 
 /* ---- lanes ---- */
 
-/* Row ids[t] of the embedding table for every token. */
-static enum shoal_status embed(const struct text_config *c, const int32_t *ids, int64_t tokens,
+enum shoal_status text_embed(const struct text_config *c, const int32_t *ids, int64_t tokens,
     float *embedded, struct shoal_error *error)
 {
     uint64_t row_bytes = (uint64_t)dtype_bytes(c->embedding->dtype, c->width);
@@ -78,7 +77,7 @@ enum shoal_status text_lane_create(const struct model *model, const int32_t *ids
         goto fail;
     }
     TRY_OR_FAIL(make_tables(l, ids != NULL, error));
-    if (ids) TRY_OR_FAIL(embed(config, ids, tokens, l->host_embedded, error));
+    if (ids) TRY_OR_FAIL(text_embed(config, ids, tokens, l->host_embedded, error));
     *lane = l;
     return SHOAL_OK;
 

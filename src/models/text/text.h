@@ -81,6 +81,11 @@ void text_finish_normed(struct exec *x, struct text_lane *lane, struct matrix ga
 
 struct source;
 
+/* Row ids[t] of the embedding, read from the file, for every token: embedded [tokens, width]. Also
+ * for DiTs that have an embedding of their own. */
+enum shoal_status text_embed(const struct text_config *config, const int32_t *ids, int64_t tokens,
+    float *embedded, struct shoal_error *error) SHOAL_CHECKED;
+
 /* Reads the embedding's members of the config, whose width is known, from the tensor called
  * `name`. */
 void text_read_embedding(struct source *source, const char *name, struct text_config *config);

@@ -87,7 +87,7 @@ struct text;
 /* One of a family's models. */
 struct make_component {
     void (*fill)(struct make_list *list, bool small); /* appends its tensors; NULL: not made */
-    void (*config)(struct text *json, bool small);    /* of the diffusers layout */
+    void (*config)(struct text *json, bool small);    /* of the diffusers layout; NULL: not made */
     const char *file, *prefix; /* its file in the ComfyUI layout, and its names' prefix there */
     const char *whole_prefix;  /* in one file of everything */
 };
@@ -113,6 +113,9 @@ void make_qwen3(struct make_list *list, bool small);
 void make_flux_vae(struct make_list *list, bool small);
 void make_qwen_image_dit(struct make_list *list, bool small);
 void make_qwen_vl(struct make_list *list, bool small);
+void make_cosmos_2b(struct make_list *list, bool small);
+void make_cosmos_14b(struct make_list *list, bool small);
+void make_anima(struct make_list *list, bool small);
 void make_t5(struct make_list *list, bool small);          /* T5-11B's encoder */
 void make_qwen3_small(struct make_list *list, bool small); /* Qwen3-0.6B */
 

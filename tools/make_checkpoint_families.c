@@ -3,6 +3,11 @@
 
 #include <string.h>
 
+#define T5                                                                                         \
+    {                                                                                              \
+        make_t5, make_t5_config, "oldt5_xxl.safetensors", "", "text_encoders.t5xxl.transformer."   \
+    }
+
 static const struct make_family families[] = {
     {.name = "z-image",
         .parts = {{make_z_image_dit, make_dit_config, "z_image.safetensors",
@@ -19,15 +24,21 @@ static const struct make_family families[] = {
                 "text_encoders.qwen25_7b.transformer."}},
         .scheduler = make_qwen_image_scheduler,
         .index = make_qwen_image_index},
-    {.name = "cosmos",
-        .parts = {[1] = {make_t5, make_t5_config, "oldt5_xxl.safetensors", "",
-                      "text_encoders.t5xxl.transformer."}}},
+    {.name = "cosmos-2b",
+        .parts = {{make_cosmos_2b, NULL, "cosmos_predict2_2B_t2i.safetensors", "net.",
+                      "model.diffusion_model."},
+            T5}},
+    {.name = "cosmos-14b",
+        .parts = {{make_cosmos_14b, NULL, "cosmos_predict2_14B_t2i.safetensors", "net.",
+                      "model.diffusion_model."},
+            T5}},
     {.name = "anima",
-        .parts = {[1] = {make_qwen3_small, make_qwen3_small_config, "qwen_3_06b_base.safetensors",
-                      "", "text_encoders.qwen3_06b.transformer."}}},
+        .parts = {{make_anima, NULL, "anima.safetensors", "net.", "model.diffusion_model."},
+            {make_qwen3_small, make_qwen3_small_config, "qwen_3_06b_base.safetensors", "",
+                "text_encoders.qwen3_06b.transformer."}}},
 };
 
-const char make_family_names[] = "z-image, qwen-image, cosmos, anima";
+const char make_family_names[] = "z-image, qwen-image, cosmos-2b, cosmos-14b, anima";
 
 const struct make_family *make_family_find(const char *name)
 {

@@ -293,6 +293,10 @@ static enum shoal_status check_options(
         if ((o->parts & 1u << i) && !family->parts[i].fill)
             FAIL(error, SHOAL_E_UNSUPPORTED, "the %s of %s is not made: leave it out of the parts",
                 names[i], family->name);
+    for (int i = 0; i < MAKE_PARTS; i++)
+        if (o->layout == MAKE_DIFFUSERS && (o->parts & 1u << i) && !family->parts[i].config)
+            FAIL(error, SHOAL_E_UNSUPPORTED, "the %s of %s is made in the comfyui layout only",
+                names[i], family->name);
     if (o->dtype != DTYPE_BF16 && o->dtype != DTYPE_F32 && o->dtype != DTYPE_F8_E4M3)
         FAIL(error, SHOAL_E_UNSUPPORTED, "dtype %s is not made; bf16, f32 and fp8 are",
             dtype_name(o->dtype));

@@ -1,4 +1,4 @@
-/* Text encoders of families whose other parts are not here: T5-11B's encoder and Qwen3-0.6B. */
+/* Text encoders of Cosmos-Predict2 and Anima: T5-11B's encoder and Qwen3-0.6B. */
 #include "make_checkpoint.h"
 
 #include "base/text.h"

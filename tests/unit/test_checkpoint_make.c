@@ -430,7 +430,7 @@ static void test_text_encoders(void **state)
         enum dtype dtype;
     } made[] = {
         {"qwen-image", "qwen2.5-vl", "vl", "vl.safetensors", DTYPE_BF16},
-        {"cosmos", "t5", "t5", "t5.safetensors", DTYPE_F8_E4M3},
+        {"cosmos-2b", "t5", "t5", "t5.safetensors", DTYPE_F8_E4M3},
         {"anima", "qwen3", "anima", "anima.safetensors", DTYPE_BF16},
     };
 
@@ -459,6 +459,39 @@ static void test_text_encoders(void **state)
     }
 }
 
+/* Transformers that are made in the ComfyUI layout only. */
+static void test_cosmos(void **state)
+{
+    static const char *const families[][2] = {
+        {"anima", "anima"}, {"cosmos-2b", "cosmos"}, {"cosmos-14b", "cosmos"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct make_options o = options(MAKE_DIFFUSERS, at("cosmos"));
+        struct shoal_error error = {0};
+        struct checkpoint *made;
+        struct model *model;
+        char path[512];
+
+        o.family = make_family_find(families[i][0]);
+        o.parts = make_family_parts(o.family);
+        assert_int_equal(o.parts, MAKE_DIT | MAKE_TEXT);
+        refuse(&o, SHOAL_E_UNSUPPORTED, "the comfyui layout only");
+        snprintf(path, sizeof path, "%s", at("cosmos.safetensors"));
+        o.out = path;
+        o.layout = MAKE_COMFYUI;
+        o.dtype = DTYPE_F8_E4M3;
+        assert_ok(make_checkpoint(&o, NULL, &error));
+        made = open_made("cosmos.safetensors");
+        assert_ok(family_open(made, FAMILY_DIT, NULL, &model, &error));
+        assert_string_equal(model->family, families[i][1]);
+        assert_non_null(family_detect(made, FAMILY_TEXT));
+        model_destroy(&model);
+        checkpoint_close(&made);
+        remove(path);
+    }
+}
+
 /* Sizes of the real models, without writing them. */
 static void test_full_size(void **state)
 {
@@ -466,7 +499,8 @@ static void test_full_size(void **state)
         void (*fill)(struct make_list *list, bool small);
         double billions;
     } parts[] = {{make_z_image_dit, 6.155}, {make_qwen3, 4.022}, {make_flux_vae, 0.0838},
-        {make_t5, 4.865}, {make_qwen3_small, 0.596}};
+        {make_t5, 4.865}, {make_qwen3_small, 0.596}, {make_cosmos_2b, 1.956},
+        {make_cosmos_14b, 14.27}, {make_anima, 2.091}};
 
     (void)state;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -504,6 +538,7 @@ int main(void)
         cmocka_unit_test(test_weights_look_normal),
         cmocka_unit_test(test_tokenizer_is_copied),
         cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_cosmos),
         cmocka_unit_test(test_text_encoders),
         cmocka_unit_test(test_full_size),
     };

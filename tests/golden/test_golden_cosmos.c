@@ -171,9 +171,73 @@ static void test_anima(void **state)
     on_devices("anima_a", "anima");
 }
 
+/* Both passes of a prompt of one token in so much scratch. The high-water mark; 0: it is too
+ * little, which the passes say and leave nothing allocated. */
+static uint64_t run_within(const struct golden *golden, uint64_t bytes)
+{
+    static const float features[20], sigma = 1;
+    static const int32_t id = 1;
+    const struct dit_prompt_spec spec = {.features = features,
+        .tokens = 1,
+        .ids = &id,
+        .id_count = 1,
+        .height = 4,
+        .width = 6,
+        .sigmas = &sigma,
+        .steps = 1};
+    struct shoal_error error = {0};
+    struct model *model;
+    struct run run;
+    struct dit_lane lane = {0};
+    void *lanes[1];
+    enum shoal_status status;
+    uint64_t high_water;
+
+    assert_ok(family_open(golden->checkpoint, FAMILY_DIT, golden->config_path, &model, &error));
+    assert_ok(run_open(&run, model, golden_devices.list[0], bytes, &error));
+    assert_ok(dit_prompt_create(model, &spec, (struct dit_prompt **)&lane.prompt, &error));
+    lanes[0] = (void *)lane.prompt;
+    status = run_pass(&run, DIT_PASS_CONTEXT, lanes, 1, &error);
+    if (!status) {
+        lane.latent = exec_alloc_float(&run.exec, 16, 24);
+        lane.velocity = exec_alloc_float(&run.exec, 16, 24);
+        if (!run.exec.error.status) exec_upload(&run.exec, lane.latent, (float[16 * 24]){0});
+        lanes[0] = &lane;
+        status = run_pass(&run, DIT_PASS_STEP, lanes, 1, &error);
+    }
+    assert_true(status == SHOAL_OK || status == SHOAL_E_BUDGET);
+    high_water = region_high_water(run.region);
+    dit_lane_fini(&run.exec, &lane);
+    exec_free(&run.exec, &lane.velocity);
+    exec_free(&run.exec, &lane.latent);
+    dit_prompt_destroy(&run.exec, (struct dit_prompt **)&lane.prompt);
+    assert_int_equal(region_used(run.region), 0);
+    run_close(&run);
+    model_destroy(&model);
+    return status ? 0 : high_water;
+}
+
+static void test_scratch_too_small(void **state)
+{
+    struct shoal_error error = {0};
+    struct golden golden;
+    uint64_t need;
+
+    (void)state;
+    if (golden_devices.emulated_sm) skip(); /* slow, and the CPU does the same */
+    assert_ok(golden_open("anima_a", &golden, &error));
+    need = run_within(&golden, SCRATCH_BYTES);
+    assert_true(need > 0);
+    assert_int_equal(run_within(&golden, need), need);
+    for (uint64_t bytes = need - 256; bytes >= 1024; bytes = bytes / 4 * 3 / 256 * 256)
+        assert_int_equal(run_within(&golden, bytes), 0);
+    golden_close(&golden);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_cosmos),
     cmocka_unit_test(test_anima),
+    cmocka_unit_test(test_scratch_too_small),
 };
 
 GOLDEN_MAIN(tests, NULL, NULL)

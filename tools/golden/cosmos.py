@@ -151,7 +151,7 @@ def main(comfy):
     comfy.options.enable_args_parsing()
     for name, c in CASES.items():
         model = fill(comfy_model(c), c["seed"], True)
-        if "ids" in c:  # as other embeddings are: normal
+        if "ids" in c:  # normal, as other embeddings are; the root is a power of two, so still BF16-exact
             with torch.no_grad():
                 model.llm_adapter.embed.weight *= c["width"] ** 0.5
         latent, rows = inputs(c)

@@ -63,7 +63,7 @@ static const struct tensor_spec anima[] = {
     LAYER(N "blocks.0."),
     LAYER(N "blocks.1."),
     /* What files have beside the parameters. */
-    {N "blocks.0.self_attn._extra_state", DTYPE_U8, SHAPE1(3)},
+    {N "blocks.0.self_attn._extra_state", DTYPE_U8, SHAPE1(0)},
     {N "accum_image_sample_counter", DTYPE_F32, SHAPE1(1)},
     {N "pos_embedder.seq", DTYPE_F32, SHAPE1(7)},
     {A "embed.weight", DTYPE_F32, SHAPE2(WORDS, CONTEXT)},

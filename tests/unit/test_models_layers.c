@@ -7,6 +7,7 @@
 #include "layers/attention.h"
 #include "layers/chunk.h"
 #include "layers/feed_forward.h"
+#include "layers/joint_attention.h"
 #include "layers/rope.h"
 #include "layers/timestep.h"
 
@@ -290,6 +291,112 @@ static void test_feed_forward(void **state)
     check_feed_forward(2500, false, true);
 }
 
+/* ---- joint attention ---- */
+
+#define JOINT_HEADS 4
+#define JOINT_HEAD 8
+#define JOINT_DIM (JOINT_HEADS * JOINT_HEAD)
+
+static struct joint_stream random_stream(struct bench *b, int64_t tokens, int64_t dim)
+{
+    return (struct joint_stream){
+        .hidden = random_matrix(b, tokens, dim, 2),
+        .scale = random_matrix(b, 1, dim, 1),
+        .shift = random_matrix(b, 1, dim, 1),
+        .qkv = {random_matrix(b, 3 * JOINT_DIM, dim, 0.5f)},
+        .qkv_bias = random_matrix(b, 1, 3 * JOINT_DIM, 1),
+        .q_norm = random_matrix(b, 1, JOINT_HEAD, 1),
+        .k_norm = random_matrix(b, 1, JOINT_HEAD, 1),
+        .out = random_matrix(b, dim, JOINT_DIM, 0.3f),
+        .out_bias = random_matrix(b, 1, dim, 1),
+        .gate = random_matrix(b, 1, dim, 1),
+        .rope = random_matrix(b, tokens, JOINT_HEAD, 1),
+    };
+}
+
+/* The formula, with every stream whole. The streams' new hidden states go to `want`. */
+static void joint_whole(struct bench *b, const struct joint_attention *l, struct matrix want[2])
+{
+    const struct compute_ops *ops = b->x.ops;
+    const struct joint_stream *s = l->streams;
+    const int64_t first[] = {0, s[0].hidden.rows}, dim = s[0].hidden.cols;
+    const int64_t tokens = s[0].hidden.rows + s[1].hidden.rows;
+    struct matrix normed = exec_alloc(&b->x, tokens, dim);
+    struct matrix qkv = exec_alloc(&b->x, tokens, 3 * JOINT_DIM);
+    struct matrix attended = exec_alloc(&b->x, tokens, JOINT_DIM);
+
+    for (int i = 0; i < 2; i++) {
+        struct matrix n = matrix_rows(normed, first[i], s[i].hidden.rows);
+        struct matrix own = matrix_rows(qkv, first[i], s[i].hidden.rows);
+
+        ops->layer_norm(b->stream, n, s[i].hidden, MATRIX_NONE, s[i].scale, s[i].shift, l->eps);
+        ops->linear(b->stream, own, n, s[i].qkv[0], s[i].qkv_bias);
+        ops->rms_norm_rope(b->stream, matrix_cols(own, 0, JOINT_DIM), s[i].q_norm, l->head_eps,
+            s[i].rope, l->layout);
+        ops->rms_norm_rope(b->stream, matrix_cols(own, JOINT_DIM, JOINT_DIM), s[i].k_norm,
+            l->head_eps, s[i].rope, l->layout);
+    }
+    ops->attention(b->stream, attended, matrix_cols(qkv, 0, JOINT_DIM),
+        matrix_cols(qkv, JOINT_DIM, JOINT_DIM), matrix_cols(qkv, 2 * JOINT_DIM, JOINT_DIM),
+        &(struct attention){.heads = JOINT_HEADS,
+            .kv_heads = JOINT_HEADS,
+            .scale = 1.0f / sqrtf((float)JOINT_HEAD)});
+    for (int i = 0; i < 2; i++) {
+        struct matrix n = matrix_rows(normed, first[i], s[i].hidden.rows);
+
+        want[i] = copy_of(b, s[i].hidden);
+        ops->linear(b->stream, n, matrix_rows(attended, first[i], s[i].hidden.rows), s[i].out,
+            s[i].out_bias);
+        ops->gated_add(b->stream, want[i], s[i].gate, n, MATRIX_NONE, 0);
+    }
+    exec_free(&b->x, &attended);
+    exec_free(&b->x, &qkv);
+    exec_free(&b->x, &normed);
+}
+
+static void check_joint(int64_t text, int64_t image)
+{
+    struct bench b;
+    struct joint_attention l = {
+        .heads = JOINT_HEADS, .head_dim = JOINT_HEAD, .eps = 1e-6f, .head_eps = 1e-5f};
+    struct matrix want[2], again[2];
+
+    bench_open(&b);
+    l.streams[0] = random_stream(&b, text, 24);
+    l.streams[1] = random_stream(&b, image, 24);
+    joint_whole(&b, &l, want);
+    for (int i = 0; i < 2; i++)
+        again[i] = copy_of(&b, l.streams[i].hidden);
+    joint_attention_add(&b.x, &l);
+    for (int i = 0; i < 2; i++) {
+        struct joint_stream *s = &l.streams[i];
+        struct matrix got = s->hidden;
+
+        assert_close(&b, got, want[i]);
+        /* In parts of their own, q, k and v give the same bits. */
+        s->hidden = again[i];
+        s->qkv[1] = matrix_rows(s->qkv[0], JOINT_DIM, JOINT_DIM);
+        s->qkv[2] = matrix_rows(s->qkv[0], 2 * JOINT_DIM, JOINT_DIM);
+        s->qkv[0].rows = JOINT_DIM;
+        again[i] = got;
+    }
+    joint_attention_add(&b.x, &l);
+    for (int i = 0; i < 2; i++)
+        assert_memory_equal((void *)(uintptr_t)again[i].addr,
+            (void *)(uintptr_t)l.streams[i].hidden.addr,
+            (size_t)(again[i].rows * again[i].cols) * sizeof(float));
+    bench_close(&b);
+}
+
+static void test_joint(void **state)
+{
+    (void)state;
+    check_joint(1, 1);
+    check_joint(5, 33);
+    check_joint(40, 1025);
+    check_joint(1100, 300);
+}
+
 /* ---- what is made on the host ---- */
 
 static void test_chunks(void **state)
@@ -411,6 +518,7 @@ int main(void)
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_context),
         cmocka_unit_test(test_feed_forward),
+        cmocka_unit_test(test_joint),
         cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_tables),
         cmocka_unit_test(test_settle),

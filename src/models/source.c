@@ -341,6 +341,23 @@ int32_t source_integers(
     return (int32_t)count;
 }
 
+void source_axes(struct source *s, const char *key, int32_t width, int32_t axes[3])
+{
+    int64_t found[3], sum = 0;
+    int32_t count = source_integers(s, key, found, 3, 2, width);
+
+    if (s->status) return;
+    for (int32_t i = 0; i < (count ? count : 3); i++) {
+        if (count) axes[i] = (int32_t)found[i];
+        sum += axes[i] < 2 || axes[i] % 2 ? -width : axes[i];
+    }
+    if ((count && count != 3) || sum != width)
+        SOURCE_FAIL(s, SHOAL_E_FORMAT,
+            "%s: \"%s\" must be three even numbers whose sum is %d, the width of a head in %s",
+            s->config_path ? s->config_path : "no config.json was found", key, (int)width,
+            checkpoint_path(s->checkpoint));
+}
+
 enum shoal_status source_open(const struct source_family *family,
     const struct checkpoint *checkpoint, const char *config_path, struct model **model,
     struct shoal_error *error)

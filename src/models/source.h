@@ -82,4 +82,8 @@ void source_requires_text(struct source *source, const char *key, const char *va
 int32_t source_integers(struct source *source, const char *key, int64_t *values, int32_t room,
     int64_t low, int64_t high);
 
+/* How `width` dimensions of a head are split between three axes: three even numbers, in `axes` the
+ * ones that hold where the config has none under `key`. */
+void source_axes(struct source *source, const char *key, int32_t width, int32_t axes[3]);
+
 #endif

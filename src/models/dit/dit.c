@@ -2,6 +2,7 @@
 #include "models/dit/dit.h"
 
 #include "base/memory.h"
+#include "layers/rope.h"
 
 #define MAX_STEPS 100000
 
@@ -79,6 +80,34 @@ void dit_prompt_destroy(struct exec *x, struct dit_prompt **prompt)
     if (x) exec_free(x, &p->context);
     mem_free(p);
     *prompt = NULL;
+}
+
+enum shoal_status dit_fill_rope(
+    struct dit_prompt *p, const struct dit_rope *rope, struct shoal_error *error)
+{
+    const struct dit_table *table = &p->tables[rope->table];
+    const int64_t pairs = table->cols / 2;
+    double *frequencies = mem_calloc((size_t)pairs, sizeof *frequencies);
+    int64_t first = 0;
+
+    if (!frequencies) FAIL_MEMORY(error);
+    for (int axis = 0; axis < 3; axis++) {
+        const int64_t count = rope->axes[axis] / 2;
+
+        if (rope->single)
+            rope_frequencies_single(frequencies, rope->axes[axis], rope->theta);
+        else
+            rope_frequencies(frequencies, rope->axes[axis], rope->theta);
+        for (int64_t t = 0; t < table->rows; t++) {
+            int64_t place[3];
+
+            rope->position(p, t, place);
+            rope_row(table->host + t * table->cols, pairs, first, count, frequencies, place[axis]);
+        }
+        first += count;
+    }
+    mem_free(frequencies);
+    return SHOAL_OK;
 }
 
 void dit_upload(struct exec *x, struct dit_prompt *p)

@@ -115,6 +115,19 @@ void dit_prompt_destroy(struct exec *x, struct dit_prompt **prompt);
 /* For context passes: allocates the tables that have rows, in order, and uploads them. */
 void dit_upload(struct exec *x, struct dit_prompt *prompt);
 
+/* A table of rotary positions on three axes. */
+struct dit_rope {
+    int table;
+    const int32_t *axes; /* [3]: of a head's dimensions */
+    double theta;
+    bool single; /* frequencies: rope_frequencies_single */
+    void (*position)(const struct dit_prompt *prompt, int64_t row, int64_t place[3]);
+};
+
+/* For fill. */
+enum shoal_status dit_fill_rope(
+    struct dit_prompt *prompt, const struct dit_rope *rope, struct shoal_error *error);
+
 /* One picture under one prompt: a lane of the step pass. Zero-initialise, then fill in the first
  * part. Several lanes may share a prompt. */
 struct dit_lane {

@@ -8,11 +8,8 @@
  */
 #include "models/dit/zimage.h"
 
-#include "base/memory.h"
-#include "base/size.h"
 #include "layers/attention.h"
 #include "layers/feed_forward.h"
-#include "layers/rope.h"
 #include "layers/timestep.h"
 #include "models/source.h"
 
@@ -258,36 +255,20 @@ static void measure(struct dit_prompt *p)
     p->tables[ROPE].cols = c->head_dim;
 }
 
-/* Positions: caption token i at (1 + i, 0, 0), pad tokens included; image token (row, column) at
+/* Caption token i at (1 + i, 0, 0), pad tokens included; image token (row, column) at
  * (1 + caption tokens, row, column), its pad tokens at (0, 0, 0). */
-static enum shoal_status fill_rope(struct dit_prompt *p, struct shoal_error *error)
+static void position(const struct dit_prompt *p, int64_t row, int64_t place[3])
 {
-    const struct zimage_config *c = zimage_of(p->config);
-    int64_t columns = p->width / ZIMAGE_PATCH, pairs = c->head_dim / 2, first = 0;
-    double *frequencies = mem_calloc((size_t)pairs, sizeof *frequencies);
+    const int64_t columns = p->width / ZIMAGE_PATCH;
 
-    if (!frequencies) FAIL_MEMORY(error);
-    for (int axis = 0; axis < 3; axis++) {
-        int64_t count = c->axes[axis] / 2;
-
-        rope_frequencies(frequencies, c->axes[axis], c->theta);
-        for (int64_t t = 0; t < p->tables[ROPE].rows; t++) {
-            int64_t place[3] = {0, 0, 0};
-
-            if (t >= p->image_padded) {
-                place[0] = 1 + t - p->image_padded;
-            } else if (t < p->image_tokens) {
-                place[0] = 1 + p->padded;
-                place[1] = t / columns;
-                place[2] = t % columns;
-            }
-            rope_row(p->tables[ROPE].host + t * c->head_dim, pairs, first, count, frequencies,
-                place[axis]);
-        }
-        first += count;
+    place[0] = place[1] = place[2] = 0;
+    if (row >= p->image_padded) {
+        place[0] = 1 + row - p->image_padded;
+    } else if (row < p->image_tokens) {
+        place[0] = 1 + p->padded;
+        place[1] = row / columns;
+        place[2] = row % columns;
     }
-    mem_free(frequencies);
-    return SHOAL_OK;
 }
 
 static enum shoal_status fill(
@@ -296,7 +277,12 @@ static enum shoal_status fill(
     for (int32_t i = 0; i < p->steps; i++)
         timestep_sinusoid(p->tables[TIMES].host + (int64_t)i * ZIMAGE_FREQUENCIES,
             ZIMAGE_FREQUENCIES, zimage_time(spec->sigmas[i]) * zimage_of(p->config)->t_scale);
-    return fill_rope(p, error);
+    return dit_fill_rope(p,
+        &(struct dit_rope){.table = ROPE,
+            .axes = zimage_of(p->config)->axes,
+            .theta = zimage_of(p->config)->theta,
+            .position = position},
+        error);
 }
 
 /* ---- opening ---- */
@@ -304,7 +290,6 @@ static enum shoal_status fill(
 #define X_EMBEDDER "all_x_embedder.2-1.weight|x_embedder.weight"
 #define Q_NORM "layers.0.attention.norm_q.weight|layers.0.attention.q_norm.weight"
 
-/* A head's dimensions are split between the three axes, 2 : 3 : 3 unless the config says. */
 /* Lists of patch sizes: this build runs the models that have one, of this size. */
 static void require_one(struct source *s, const char *key, int64_t value)
 {
@@ -315,29 +300,6 @@ static void require_one(struct source *s, const char *key, int64_t value)
     s->status = error_set(s->error, SHOAL_E_UNSUPPORTED, __FILE__, __LINE__,
         "%s: \"%s\" must be [%lld]: this build runs no other", s->config_path, key,
         (long long)value);
-}
-
-static void read_axes(struct source *s, struct zimage_config *c)
-{
-    int64_t axes[3], sum = 0;
-    int32_t count = source_integers(s, "axes_dims", axes, 3, 2, c->head_dim);
-
-    if (s->status) return;
-    if (!count) {
-        axes[0] = c->head_dim / 4;
-        axes[1] = axes[2] = c->head_dim / 8 * 3;
-        count = 3;
-    }
-    for (int32_t i = 0; i < count; i++) {
-        c->axes[i] = (int32_t)axes[i];
-        sum += axes[i] % 2 ? -c->head_dim : axes[i];
-    }
-    if (count != 3 || sum != c->head_dim)
-        s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
-            "%s: \"axes_dims\" must be three even numbers whose sum is %d, the width of a head in "
-            "%s",
-            s->config_path ? s->config_path : "no config.json was found", (int)c->head_dim,
-            checkpoint_path(s->checkpoint));
 }
 
 static const struct dit_family family = {
@@ -389,7 +351,10 @@ static void read_config(struct source *s, void *config)
         s->status = error_set(s->error, SHOAL_E_FORMAT, __FILE__, __LINE__,
             "%s: a width of %lld in heads of %d", checkpoint_path(s->checkpoint), (long long)c->dim,
             (int)c->head_dim);
-    read_axes(s, c);
+    /* A head's dimensions are split between the three axes, 2 : 3 : 3 unless the config says. */
+    c->axes[0] = c->head_dim / 4;
+    c->axes[1] = c->axes[2] = c->head_dim / 8 * 3;
+    source_axes(s, "axes_dims", c->head_dim, c->axes);
 }
 
 static void build_layers(struct model_builder *b, const struct zimage_config *c, const char *group,

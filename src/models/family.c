@@ -8,6 +8,7 @@
 #include "checkpoint/json.h"
 #include "models/dit/anima.h"
 #include "models/dit/cosmos.h"
+#include "models/dit/qwen_image.h"
 #include "models/dit/zimage.h"
 #include "models/source.h"
 #include "models/text/qwen.h"
@@ -48,6 +49,10 @@ struct entry {
     "layers.0.self_attn.q_proj.bias|model.layers.0.self_attn.q_proj.bias|"                         \
     "language_model.layers.0.self_attn.q_proj.bias"
 #define COSMOS_DIFFUSERS "transformer_blocks.0.norm1.linear_1.weight"
+/* Nunchaku's files have the second one packed in their own way, which opening them says. */
+#define QWEN_IMAGE                                                                                 \
+    "txt_norm.weight",                                                                             \
+        "transformer_blocks.0.img_mod.1.weight|transformer_blocks.0.img_mod.1.qweight"
 
 static const struct entry entries[] = {
     /* ---- diffusion transformers ---- */
@@ -97,8 +102,17 @@ static const struct entry entries[] = {
         {.has = {"blocks.0.mlp.layer1.weight"}}},
     {{"cosmos", "Cosmos-Predict2", FAMILY_DIT, cosmos_open},
         {.has = {COSMOS_DIFFUSERS, "time_embed.t_embedder.linear_1.weight"}}},
-    {{"qwen-image", "Qwen-Image", FAMILY_DIT, NULL},
-        {.has = {"txt_norm.weight", "transformer_blocks.0.img_mod.1.weight"}}},
+    {{"lens", "Lens", FAMILY_DIT, NULL}, {.has = {"transformer_blocks.0.img_mlp.w1.weight",
+                                              "transformer_blocks.0.attn.norm_added_q.weight"}}},
+    {{"mage-flow", "Mage-Flow", FAMILY_DIT, NULL},
+        {.has = {"proj_out.weight", QWEN_IMAGE}, .rows = 128, .cols = 3072}},
+    {{"qwen-image-controlnet", "a ControlNet of Qwen-Image", FAMILY_DIT, NULL},
+        {.has = {QWEN_IMAGE, "controlnet_blocks.0.weight"}}},
+    {{"qwen-image-layered", "Qwen-Image-Layered", FAMILY_DIT, NULL},
+        {.has = {QWEN_IMAGE, "time_text_embed.addition_t_embedding.weight"}}},
+    {{"qwen-image-edit-2511", "Qwen-Image-Edit-2511", FAMILY_DIT, NULL},
+        {.has = {QWEN_IMAGE, "__index_timestep_zero__"}}},
+    {{"qwen-image", "Qwen-Image", FAMILY_DIT, qwen_image_open}, {.has = {QWEN_IMAGE}}},
     {{"sd3", "Stable Diffusion 3", FAMILY_DIT, NULL},
         {.has = {"joint_blocks.0.x_block.attn.qkv.weight"}}},
     {{"sd-unet", "Stable Diffusion (a U-Net)", FAMILY_DIT, NULL},

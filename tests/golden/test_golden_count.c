@@ -147,6 +147,7 @@ static void test_dit(void **state)
     check("dit_d", run_dit);
     check("cosmos_a", run_dit);
     check("anima_a", run_dit);
+    check("qwen_image_a", run_dit);
 }
 
 static void test_text(void **state)

@@ -19,6 +19,7 @@ SCRIPTS = [
     ("text", []),
     ("text_t5", []),
     ("dit", []),
+    ("qwen_image", []),
     ("vae", []),
     ("vae_encoder", []),
     ("pipeline", [MINI, OUT / "pipeline_mini.safetensors", "--steps", "8", "--size", "128x128", *PICTURES]),

@@ -195,7 +195,8 @@ static inline void check_conv2d(
     assert(conv->above >= 0 && conv->below >= 0 && rows % scale == 0 && conv->width % scale == 0);
     assert(y.cols == conv->height * conv->width);
     assert(x.cols == rows / scale * (conv->width / scale));
-    assert(w.rows == y.rows && w.cols == x.rows * conv->kernel * conv->kernel);
+    assert(w.rows == y.rows && w.cols % (x.rows * conv->kernel * conv->kernel) == 0);
+    assert(conv_planes(w, x, conv) >= 1 && conv_planes(w, x, conv) <= CONV_MAX_PLANES);
     assert(conv->activation == ACTIVATION_NONE || conv->activation == ACTIVATION_SILU);
     assert(!conv->affine.addr ||
            (check_float(conv->affine) && conv->affine.rows == 2 && conv->affine.cols == x.rows));

@@ -58,7 +58,12 @@ struct attention {
  * A stride-1, same-size convolution with a square kernel of 1 or 3 over [channels, height * width].
  * Of a picture, or of a strip of its rows: then x has a few rows more than y. An element is the
  * same, bit for bit, in whatever strip it is made.
+ *
+ * Kernels of a causal convolution over frames have several planes, the last of which is for the
+ * frame itself. Of a single frame, before which there are zeros, that one is read alone: planes are
+ * counted by the weights' columns.
  */
+#define CONV_MAX_PLANES 3
 struct conv {
     int64_t height, width;      /* of the output */
     int64_t above, below;       /* rows, counted as y's, that x has beyond y's first and last one;
@@ -79,6 +84,12 @@ struct group_norm {
     int64_t run;    /* pixels; the last one may be shorter */
     float eps;
 };
+
+/* Of a kernel over x, whose weights are w. */
+static inline int64_t conv_planes(struct matrix w, struct matrix x, const struct conv *conv)
+{
+    return w.cols / (x.rows * conv->kernel * conv->kernel);
+}
 
 /* Runs of a channel: struct group_norm's, or of a strip that begins with one. */
 static inline int64_t group_runs(int64_t pixels, int64_t run)
@@ -206,8 +217,8 @@ struct compute_ops {
     void (*channel_norm)(struct stream *, struct matrix y, struct matrix x, struct matrix gamma,
         enum activation activation);
 
-    /* y [out, height * width] = w [out, in kernel kernel] * x [in, input pixels] + bias; see struct
-     * conv. */
+    /* y [out, height * width] = w [out, in planes kernel kernel] * x [in, input pixels] + bias; see
+     * struct conv. */
     void (*conv2d)(struct stream *, struct matrix y, struct matrix x, struct matrix w,
         struct matrix bias, const struct conv *conv);
 

@@ -16,6 +16,7 @@ struct conv_case {
     int32_t kernel, upsample;
     bool accumulate, affine, silu, bias;
     enum dtype x, y, w;
+    int64_t planes; /* of the kernel */
 };
 
 static enum dtype activation(void)
@@ -38,7 +39,7 @@ struct conv_operands {
 
 static struct conv_operands operands_of(const struct conv_case *c)
 {
-    int64_t pixels = c->height * c->width, taps = c->kernel * c->kernel;
+    int64_t pixels = c->height * c->width, taps = c->kernel * c->kernel * c->planes;
     struct conv_operands o = {.conv = {.height = c->height,
                                   .width = c->width,
                                   .kernel = c->kernel,
@@ -84,6 +85,7 @@ static void test_features(void **state)
         c.y = gpu_activations[test_random(&random) % 3];
         c.w = gpu_activations[test_random(&random) % 3];
         if (test_random(&random) % 2) c.x = c.w = activation();
+        c.planes = bits % CONV_MAX_PLANES + 1;
         check_conv(&c);
     }
 }
@@ -92,11 +94,11 @@ static void test_features(void **state)
 static void test_tiles(void **state)
 {
     const struct conv_case cases[] = {
-        {33, 100, 10, 33, 3, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
-        {70, 33, 17, 18, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_BF16},
-        {64, 129, 8, 16, 1, 1, true, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F16},
-        {40, 100, 9, 40, 1, 1, false, true, false, false, DTYPE_F32, DTYPE_F32, DTYPE_F32},
-        {65, 100, 18, 18, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+        {33, 100, 10, 33, 3, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1},
+        {70, 33, 17, 18, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_BF16, 1},
+        {64, 129, 8, 16, 1, 1, true, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F16, 1},
+        {40, 100, 9, 40, 1, 1, false, true, false, false, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1},
+        {65, 100, 18, 18, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1},
     };
 
     (void)state;
@@ -113,9 +115,9 @@ static void test_tiles(void **state)
 static void test_few_channels(void **state)
 {
     const struct conv_case cases[] = {
-        {16, 96, 5, 12, 3, 1, false, true, false, true, DTYPE_F32, DTYPE_BF16, DTYPE_BF16},
-        {4, 4, 6, 7, 1, 1, false, true, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
-        {128, 3, 6, 9, 3, 1, false, true, true, true, DTYPE_BF16, DTYPE_F32, DTYPE_BF16},
+        {16, 96, 5, 12, 3, 1, false, true, false, true, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, 1},
+        {4, 4, 6, 7, 1, 1, false, true, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1},
+        {128, 3, 6, 9, 3, 1, false, true, true, true, DTYPE_BF16, DTYPE_F32, DTYPE_BF16, 1},
     };
 
     (void)state;
@@ -165,10 +167,10 @@ static void convolve_in_strips(const struct conv_case *c, struct conv_operands *
 static void test_strips(void **state)
 {
     const struct conv_case cases[] = {
-        {33, 40, 21, 18, 3, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
-        {33, 100, 18, 34, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
-        {40, 33, 22, 18, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F32},
-        {20, 7, 18, 16, 1, 1, true, false, false, false, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+        {33, 40, 21, 18, 3, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1},
+        {33, 100, 18, 34, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1},
+        {40, 33, 22, 18, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1},
+        {20, 7, 18, 16, 1, 1, true, false, false, false, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1},
     };
     const int64_t strips[] = {1000, 8, 1000, 7, 1, 17};
 
@@ -209,7 +211,7 @@ static void test_padding(void **state)
 static void test_small_workspace(void **state)
 {
     const struct conv_case c = {
-        33, 70, 4, 6, 3, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32};
+        33, 70, 4, 6, 3, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_F32, 1};
     struct cuda_device *cuda = (struct cuda_device *)gpu_device();
     uint64_t bytes = cuda->workspace_bytes;
 
@@ -223,12 +225,13 @@ static void test_small_workspace(void **state)
 static void test_quantised(void **state)
 {
     const struct conv_case cases[] = {
-        {32, 64, 5, 7, 1, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_Q8_0},
-        {64, 96, 6, 6, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_Q4_1},
-        {256, 256, 4, 3, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_Q4_K},
-        {256, 33, 4, 5, 1, 1, true, false, false, false, DTYPE_F32, DTYPE_F32, DTYPE_Q3_K},
-        {33, 40, 4, 5, 3, 1, true, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F8_E4M3},
-        {35, 33, 4, 5, 1, 1, true, true, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F8_E5M2},
+        {32, 64, 5, 7, 1, 1, true, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_Q8_0, 1},
+        {64, 96, 6, 6, 3, 2, false, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_Q4_1, 1},
+        {256, 256, 4, 3, 3, 1, false, true, true, true, DTYPE_F32, DTYPE_F32, DTYPE_Q4_K, 1},
+        {256, 33, 4, 5, 1, 1, true, false, false, false, DTYPE_F32, DTYPE_F32, DTYPE_Q3_K, 1},
+        {64, 40, 4, 5, 3, 1, true, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F8_E4M3, 3},
+        {33, 40, 4, 5, 3, 1, true, false, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F8_E4M3, 1},
+        {35, 33, 4, 5, 1, 1, true, true, false, true, DTYPE_F32, DTYPE_F32, DTYPE_F8_E5M2, 1},
     };
     struct cuda_device *cuda = (struct cuda_device *)gpu_device();
     const uint64_t bytes = cuda->workspace_bytes;
@@ -242,7 +245,7 @@ static void test_quantised(void **state)
             /* Room for a tile: its weights as they are multiplied, and packed; and for the bias. */
             if (small)
                 cuda->workspace_bytes =
-                    (uint64_t)(CONV_WIDE_OUTS * c->in * 2 + tile_bytes) * 9 + 2048;
+                    (uint64_t)(CONV_WIDE_OUTS * c->in * 2 * c->planes + tile_bytes) * 9 + 2048;
             check_conv(c);
             cuda->workspace_bytes = bytes;
         }
@@ -269,18 +272,22 @@ static void test_rates(void **state)
 {
     const enum dtype a = DTYPE_BF16, f = DTYPE_F32;
     const struct conv_case cases[] = {
-        {512, 512, 128, 128, 3, 1, false, true, true, true, a, a, a},
-        {512, 512, 128, 128, 3, 1, true, true, true, true, a, a, a},
-        {512, 512, 256, 256, 3, 2, false, false, false, true, a, a, a},
-        {512, 512, 256, 256, 3, 1, true, true, true, true, a, a, a},
-        {512, 32, 512, 512, 3, 2, false, false, false, true, a, a, a},
-        {32, 256, 512, 512, 1, 1, true, false, false, true, a, a, a},
-        {32, 256, 512, 512, 3, 1, true, true, true, true, a, a, a},
-        {256, 256, 512, 512, 3, 1, true, true, true, true, a, a, a},
-        {128, 128, 1024, 1024, 3, 1, true, true, true, true, a, a, a},
-        {16, 512, 128, 128, 3, 1, false, true, false, true, f, a, a},
-        {128, 3, 1024, 1024, 3, 1, false, true, true, true, a, f, a},
-        {512, 512, 64, 64, 3, 1, true, true, true, true, a, a, a},
+        {512, 512, 128, 128, 3, 1, false, true, true, true, a, a, a, 1},
+        {512, 512, 128, 128, 3, 1, true, true, true, true, a, a, a, 1},
+        {512, 512, 256, 256, 3, 2, false, false, false, true, a, a, a, 1},
+        {512, 512, 256, 256, 3, 1, true, true, true, true, a, a, a, 1},
+        {512, 32, 512, 512, 3, 2, false, false, false, true, a, a, a, 1},
+        {32, 256, 512, 512, 1, 1, true, false, false, true, a, a, a, 1},
+        {32, 256, 512, 512, 3, 1, true, true, true, true, a, a, a, 1},
+        {256, 256, 512, 512, 3, 1, true, true, true, true, a, a, a, 1},
+        {128, 128, 1024, 1024, 3, 1, true, true, true, true, a, a, a, 1},
+        {16, 512, 128, 128, 3, 1, false, true, false, true, f, a, a, 1},
+        {128, 3, 1024, 1024, 3, 1, false, true, true, true, a, f, a, 1},
+        {512, 512, 64, 64, 3, 1, true, true, true, true, a, a, a, 1},
+        /* A Wan decoder's of that size. */
+        {384, 384, 256, 256, 3, 1, true, false, false, true, a, a, a, 3},
+        {192, 96, 1024, 1024, 3, 2, false, false, false, true, a, a, a, 1},
+        {96, 96, 1024, 1024, 3, 1, true, false, false, true, a, a, a, 3},
     };
 
     (void)state;

@@ -71,6 +71,10 @@ static void test_operations(void **state)
     ops->conv2d(stream, at(DTYPE_F32, 5, 16), at(DTYPE_F32, 3, 4), at(DTYPE_BF16, 5, 27),
         MATRIX_NONE, &conv);
     assert_added(2 * 5 * 3 * 9 * 16, 4 * 80 + 4 * 12 + 2 * 135);
+    /* Of kernels of three planes the last is used; all are read. */
+    ops->conv2d(stream, at(DTYPE_F32, 5, 16), at(DTYPE_F32, 3, 4), at(DTYPE_BF16, 5, 81),
+        MATRIX_NONE, &conv);
+    assert_added(2 * 5 * 3 * 9 * 16, 4 * 80 + 4 * 12 + 2 * 405);
     /* Two rows of those four, from all of the input's. */
     conv.height = conv.below = 2;
     ops->conv2d(stream, at(DTYPE_F32, 5, 8), at(DTYPE_F32, 3, 4), at(DTYPE_BF16, 5, 27),

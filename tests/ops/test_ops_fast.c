@@ -334,7 +334,7 @@ static void test_moves(void **state)
 static void one_conv(int64_t in, int64_t out, int64_t height, int64_t width, int32_t upsample)
 {
     struct conv conv = {.kernel = random_int(0, 2) ? 3 : 1, .upsample = upsample};
-    int64_t area = conv.kernel * conv.kernel;
+    int64_t area = conv.kernel * conv.kernel * random_int(1, CONV_MAX_PLANES);
     struct matrix x = random_floats(in, height * width), y, w, bias = random_vector(out, true);
 
     conv.height = height * upsample;

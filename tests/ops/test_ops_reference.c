@@ -255,6 +255,19 @@ static void test_conv(void **state)
     y = matrix_new(DTYPE_F32, 1, 4, 4);
     b.ops->conv2d(b.stream, y, x, w, MATRIX_NONE, &conv);
     check(y, OF(1, 4, 77, 67, 47, 37));
+    /* The last of two planes, for each of two channels, of which the other one weighs nothing. */
+    y = matrix_new(DTYPE_F32, 1, 4, 4);
+    matrix_drop(x);
+    matrix_drop(w);
+    x = OF(2, 4, 9, 9, 9, 9, 1, 2, 3, 4);
+    w = OF(1, 36, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+        1, 2, 3, 4, 5, 6, 7, 8, 9);
+    b.ops->conv2d(b.stream, y, x, w, MATRIX_NONE, &conv);
+    check(y, OF(1, 4, 77, 67, 47, 37));
+    matrix_drop(x);
+    matrix_drop(w);
+    x = OF(1, 4, 1, 2, 3, 4);
+    w = OF(1, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9);
     y = OF(1, 4, 1, 1, 1, 1);
     conv.accumulate = true;
     conv.affine = OF(2, 1, 2, 1); /* 3 5 7 9; the padding stays 0 */

@@ -120,10 +120,10 @@ static void check_vectors(const struct bench *b, enum dtype dtype)
 }
 
 /* 256 channels of 3 x 3: taps in pieces that no superblock fits. */
-static void check_conv(const struct bench *b, enum dtype dtype)
+static void check_conv(const struct bench *b, enum dtype dtype, int64_t planes)
 {
     struct conv conv = {.height = 5, .width = 6, .kernel = 3, .upsample = 1};
-    struct matrix w = random_blocks(dtype, 3, 256 * 9, 0), wide = widened(w);
+    struct matrix w = random_blocks(dtype, 3, 256 * 9 * planes, 0), wide = widened(w);
     struct matrix x = random_floats(256, 30);
     struct matrix got = matrix_new(DTYPE_F32, 3, 30, 30), want = matrix_clone(got);
 
@@ -146,7 +146,8 @@ static void test_vectors_and_kernels(void **state)
         EACH_DTYPE(i)
         {
             check_vectors(&b, dtypes[i]);
-            check_conv(&b, dtypes[i]);
+            for (int64_t planes = 1; planes <= CONV_MAX_PLANES; planes += 2)
+                check_conv(&b, dtypes[i], planes);
         }
         bench_close(&b);
     }

@@ -272,7 +272,7 @@ static void conv2d(struct stream *stream, struct matrix y, struct matrix x, stru
 {
     /* 2 out in kernel kernel pixels, and the bias and the sum; what is done on reading, once an
      * input element. */
-    double operations = 2 * elements(y) * (double)w.cols;
+    double operations = 2 * elements(y) * (double)(x.rows * conv->kernel * conv->kernel);
 
     check_conv2d(y, x, w, bias, conv);
     operations += elements(y) * ((bias.addr ? 1u : 0u) + (conv->accumulate ? 1u : 0u));

@@ -5,6 +5,8 @@
  * What is done on reading (affine, activation, upsampling) is done once an element and tile, in a
  * small padded picture of the tile from which the taps are copied.
  *
+ * Of kernels of several planes the last is taken out of the weights when they are widened.
+ *
  * An element of y is bias + part + part + ..., each part one chain over the taps of `channels`
  * inputs, so that tiles and groups change no bit.
  */
@@ -25,6 +27,7 @@ struct conv_job {
     const struct cpu_device *cpu;
     struct matrix y, x, w, bias;
     struct conv conv;
+    int64_t planes; /* of the kernel */
     int64_t tile_height, tile_width, tiles_across, tiles;
     int64_t group; /* output channels of a task */
 };
@@ -150,6 +153,23 @@ static struct tile tile_of(const struct conv_job *job, int64_t index)
     return tile;
 }
 
+/* The weights of output channel `out` for some channels from `first` on, a chain of `depth`. */
+static void widen_taps(
+    const struct conv_job *job, int64_t out, int64_t first, int64_t depth, float *to)
+{
+    const struct kernels *kernels = job->cpu->kernels;
+    int64_t area = job->conv.kernel * job->conv.kernel, planes = job->planes;
+    float all[CONV_MAX_PLANES * TAPS];
+
+    if (planes == 1) {
+        widen_row(kernels, job->w, out, first * area, depth, to);
+        return;
+    }
+    widen_row(kernels, job->w, out, first * area * planes, depth * planes, all);
+    for (int64_t at = 0; at < depth; at += area)
+        memcpy(to + at, all + planes * at + (planes - 1) * area, (size_t)area * sizeof *to);
+}
+
 static void conv_task(void *arg, int64_t index, int worker)
 {
     const struct conv_job *job = arg;
@@ -166,8 +186,7 @@ static void conv_task(void *arg, int64_t index, int worker)
             int64_t outs = least(tile.out + tile.outs - out, OUTS);
 
             for (int64_t i = 0; i < outs; i++)
-                widen_row(
-                    job->cpu->kernels, job->w, out + i, channel * area, depth, weights + i * depth);
+                widen_taps(job, out + i, channel, depth, weights + i * depth);
             multiply_strips(job, &tile, out, outs, weights, strips, depth, add);
         }
     }
@@ -181,6 +200,7 @@ void cpu_conv2d(struct stream *stream, struct matrix y, struct matrix x, struct 
     int64_t groups = 1;
 
     check_conv2d(y, x, w, bias, conv);
+    job.planes = conv_planes(w, x, conv);
     job.tile_width = conv->width <= WHOLE_ROWS ? conv->width : TILE_WIDTH;
     job.tile_height = PIXELS / job.tile_width;
     job.tiles_across = ceil_div(conv->width, job.tile_width);

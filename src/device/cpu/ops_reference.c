@@ -458,19 +458,21 @@ static double conv_input(
 static void conv2d(struct stream *stream, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv)
 {
-    int64_t kernel = conv->kernel;
+    int64_t kernel = conv->kernel, area = kernel * kernel, planes;
 
     (void)stream;
     check_conv2d(y, x, w, bias, conv);
+    planes = conv_planes(w, x, conv);
     for (int64_t out = 0; out < y.rows; out++)
         for (int64_t p = 0; p < y.cols; p++) {
             double sum = load_or(bias, out, 0) + (conv->accumulate ? (double)*at(y, out, p) : 0);
 
-            for (int64_t tap = 0; tap < w.cols; tap++) {
+            for (int64_t tap = 0; tap < x.rows * area; tap++) {
                 int64_t dy = tap / kernel % kernel - kernel / 2, dx = tap % kernel - kernel / 2;
+                int64_t channel = tap / area, at_w = (channel + 1) * (planes - 1) * area + tap;
 
-                sum += (double)load(w, out, tap) * conv_input(x, conv, tap / (kernel * kernel),
-                                                       p / conv->width + dy, p % conv->width + dx);
+                sum += (double)load(w, out, at_w) *
+                       conv_input(x, conv, channel, p / conv->width + dy, p % conv->width + dx);
             }
             *at(y, out, p) = (float)sum;
         }

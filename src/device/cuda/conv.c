@@ -53,7 +53,7 @@ static void convolve(struct stream *stream, const struct tiling *tiling, struct 
     void *weights = (void *)(uintptr_t)room.at;
     int64_t vectors = (int64_t)out_tiles * chunks * CONV_STAGE_BYTES(tiling->outs) / 16 * taps;
     struct conv_pack_args pack = {gpu_matrix(w), weights, (int32_t)product, (int32_t)x.rows, taps,
-        tiling->outs, out_tiles, chunks};
+        (int32_t)conv_planes(w, x, conv), tiling->outs, out_tiles, chunks};
     struct conv_work work = {
         .y = gpu_matrix(y),
         .x = gpu_matrix(x),

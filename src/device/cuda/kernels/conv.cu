@@ -50,7 +50,9 @@ KERNEL conv_pack(struct conv_pack_args args)
             two[half] = 0;
             if (out < args.w.rows && channel < args.inputs)
                 two[half] = load_float(args.w.at,
-                    out * args.w.stride + (int64_t)channel * args.taps + tap, args.w.dtype);
+                    out * args.w.stride +
+                        ((int64_t)channel * args.planes + args.planes - 1) * args.taps + tap,
+                    args.w.dtype);
         }
         words[i] = args.product == GPU_BF16 ? floats_as_bf16(two[0], two[1])
                                             : floats_as_f16(two[0], two[1]);

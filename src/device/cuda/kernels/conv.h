@@ -42,9 +42,9 @@
     (2 * CONV_PIECE_BYTES(rows, kernel) + CONV_STAGES * CONV_STAGE_BYTES(outs) + CONV_AFFINE_BYTES)
 
 /*
- * Weights [out, in taps] to what the tiles copy: for each `outs` output channels, each
- * CONV_CHANNELS input channels and each tap a stage [outs, CONV_CHANNELS] as it lies in shared
- * memory. Channels that are not there are zeros.
+ * Weights [out, in planes taps], of whose planes the last, to what the tiles copy: for each `outs`
+ * output channels, each CONV_CHANNELS input channels and each tap a stage [outs, CONV_CHANNELS] as
+ * it lies in shared memory. Channels that are not there are zeros.
  */
 struct conv_pack_args {
     struct gpu_matrix w;
@@ -52,7 +52,8 @@ struct conv_pack_args {
     int32_t product; /* GPU_BF16 or GPU_F16 */
     int32_t inputs;  /* channels */
     int32_t taps;    /* kernel kernel */
-    int32_t outs;    /* of a tile */
+    int32_t planes;
+    int32_t outs; /* of a tile */
     int32_t out_tiles, chunks;
 };
 

@@ -73,7 +73,7 @@ struct stage {
     struct exec exec;
     int32_t lanes;        /* that share a walk */
     int32_t calls;        /* of the DiT to run: all of the job's, or 1 when counting */
-    uint64_t whole_bytes; /* of decoding: see struct klvae_lane, from which the next two come */
+    uint64_t whole_bytes; /* of decoding: see struct vae_lane, from which the next two come */
     int32_t strip_blocks;
     uint64_t largest_bytes;
     enum shoal_status (*begin)(

@@ -13,7 +13,7 @@
 /* One phase as counted, for all its walks of one step or picture. */
 struct phase_count {
     uint64_t scratch_bytes;
-    int32_t strip_blocks;   /* of decoding: see struct klvae_lane */
+    int32_t strip_blocks;   /* of decoding: see struct vae_lane */
     uint64_t largest_bytes; /* this too */
     uint64_t operations,
         traffic;         /* all lanes; of one step for the steps, of all pictures for decode */
@@ -22,7 +22,7 @@ struct phase_count {
 
 #define PLAN_MAX_RUNGS 24 /* more than a VAE's blocks can choose */
 
-/* Limits of struct klvae_lane, each of which makes decoding take less than the one before it. */
+/* Limits of struct vae_lane, each of which makes decoding take less than the one before it. */
 struct rungs {
     uint64_t whole_bytes[PLAN_MAX_RUNGS];
     int32_t count;

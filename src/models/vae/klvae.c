@@ -7,14 +7,11 @@
  */
 #include "models/vae/klvae.h"
 
-#include "base/memory.h"
 #include "base/size.h"
 #include "models/source.h"
 #include "models/vae/klvae_blocks.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 const struct klvae_config *klvae_config(const struct model *model)
 {
@@ -29,43 +26,13 @@ static void conv_in(
 {
     const struct klvae_config *config = block->config;
     struct vae_lane *l = lane;
-    const struct matrix *conv_weights = weights + (config->post_quant ? 2 : 0);
-    struct picture input = {l->latent, l->height, l->width, 0};
-    struct picture latent = {MATRIX_NONE, l->height, l->width, 0};
-    struct matrix affine = exec_alloc_float(x, 2, config->base.latent_channels);
 
     for (int64_t c = 0; c < config->base.latent_channels; c++) {
         l->host_affine[c] = 1.0f / config->scaling;
         l->host_affine[config->base.latent_channels + c] = config->shift;
     }
-    exec_upload(x, affine, l->host_affine);
-    l->hidden_height = l->height;
-    l->hidden_width = l->width;
-    l->hidden = exec_alloc(x, conv_weights[0].rows, l->height * l->width);
-    if (config->post_quant) {
-        latent.rows = exec_alloc(x, config->base.latent_channels, l->height * l->width);
-        picture_convolve(x, latent, input, weights, (struct conv){.affine = affine});
-        input = latent;
-    }
-    picture_convolve(x, picture_of(l), input, conv_weights,
-        (struct conv){.affine = config->post_quant ? MATRIX_NONE : affine});
-    exec_free(x, &latent.rows);
-    exec_free(x, &affine);
-}
-
-/* Weights: the convolution and its bias. */
-static void upsample(
-    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
-{
-    struct vae_lane *l = lane;
-    struct picture small = picture_of(l);
-
-    (void)block;
-    l->hidden = exec_alloc(x, weights[0].rows, 4 * small.rows.cols);
-    l->hidden_height *= 2;
-    l->hidden_width *= 2;
-    picture_convolve(x, picture_of(l), small, weights, (struct conv){0});
-    exec_free(x, &small.rows);
+    picture_decode_in(
+        x, l, config->post_quant ? weights : NULL, weights + (config->post_quant ? 2 : 0));
 }
 
 /* ---- forward: an upsampler and the resnet after it, where the channels get fewer ---- */
@@ -212,12 +179,12 @@ static void shrink_choose(struct exec *x, struct vae_lane *l, struct shrink *s)
 
     s->strip = s->u_strip = strip_rows(l, height);
     if (s->strip == height) return;
-    if (klvae_may_take(l, least_bytes + picture_bytes(x, outs, pixels))) {
+    if (picture_may_take(l, least_bytes + picture_bytes(x, outs, pixels))) {
         s->strip = s->u_strip = height;
         return;
     }
     l->strip_blocks++;
-    if (klvae_may_take(l, least_bytes)) s->u_strip = height;
+    if (picture_may_take(l, least_bytes)) s->u_strip = height;
 }
 
 static void upsample_and_shrink(
@@ -262,17 +229,6 @@ static void conv_out(
         (struct conv){.affine = affine, .activation = ACTIVATION_SILU});
     exec_free(x, &affine);
     exec_free(x, &hidden.rows);
-}
-
-static void decode_end(
-    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
-{
-    struct vae_lane *l = lane;
-
-    (void)block;
-    (void)weights;
-    exec_download(x, l->image, l->hidden);
-    vae_lane_fini(x, l);
 }
 
 /* ---- opening ---- */
@@ -408,7 +364,7 @@ static void build_level(
 
     if (upsampled && !shrunk) {
         snprintf(name, sizeof name, "level %d upsampler", level);
-        builder_block(b, upsample, level, name, "");
+        builder_block(b, picture_upsample, level, name, "");
         upsampler_weights(b, n, c, level - 1, in);
     }
     for (int32_t r = 0; r < c->resnets; r++) {
@@ -452,9 +408,10 @@ static void build(struct model_builder *b, const void *config)
     builder_weight(b, "conv_out.weight", 3, channels * 9);
     builder_weight(b, "conv_out.bias", 1, 3);
     if (b->status) return;
-    builder_pass(
-        b, (struct pass){
-               .name = "decode", .count = b->model->block_count, .globals = -1, .end = decode_end});
+    builder_pass(b, (struct pass){.name = "decode",
+                        .count = b->model->block_count,
+                        .globals = -1,
+                        .end = picture_decode_end});
 }
 
 enum shoal_status klvae_open(const struct checkpoint *checkpoint, const char *config_path,

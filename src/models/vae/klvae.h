@@ -5,7 +5,6 @@
 #include "models/vae/vae.h"
 
 #define KLVAE_MAX_LEVELS 6
-#define KLVAE_STRIP_UNIT 8 /* rows: strips are multiples of it */
 
 struct klvae_config {
     struct vae_config base;

@@ -1,83 +1,40 @@
 /*
- * What the decoder and the encoder of the KL autoencoder are made of: convolutions and group norms
- * of pictures and of strips of them, resnets, attention.
+ * What the decoder and the encoder of the KL autoencoder are made of: group norms of pictures and
+ * of strips of them, resnets, attention.
  *
- * Pictures are [channels, pixels]. Group norms are folded into the convolution that follows them,
- * and a residual's second convolution adds into what is there, so a step holds its input and what
- * it makes, nothing else.
+ * Group norms are folded into the convolution that follows them, and a residual's second
+ * convolution adds into what is there, so a step holds its input and what it makes, nothing else.
+ * Where a picture inside a block is made in strips, it is made twice: to take its moments, and
+ * again, with their norm, for the convolution that reads it.
  */
 #include "models/vae/klvae_blocks.h"
 
 #include "base/size.h"
-
-#include <math.h>
 
 #define NORM_EPS 1e-6f
 
 enum {
     ATTENTION_NORM,
     ATTENTION_NORM_BIAS,
-    ATTENTION_QKV,
-    ATTENTION_QKV_BIAS,
-    ATTENTION_OUT,
-    ATTENTION_OUT_BIAS,
+    ATTENTION_QKV, /* and what picture_attend takes after it */
 };
-
-/* ---- forward: pictures ---- */
-
-struct picture picture_of(const struct vae_lane *l)
-{
-    return (struct picture){l->hidden, l->hidden_height, l->hidden_width, 0};
-}
-
-/* Where rows [first, end) lie. */
-struct matrix picture_rows(const struct picture *p, int64_t first, int64_t end)
-{
-    return matrix_cols(p->rows, (first - p->first) * p->width, (end - first) * p->width);
-}
-
-/* Rows [first, end) of y = the convolution of x, whose rows that takes are there. */
-void picture_convolve_rows(struct exec *x, const struct picture *y, const struct picture *input,
-    int64_t first, int64_t end, const struct matrix *w, struct conv conv)
-{
-    int64_t border, top, bottom, scale = y->height / input->height;
-
-    if (first >= end) return;
-    conv.kernel = w[0].cols == input->rows.rows ? 1 : 3;
-    conv.upsample = (int32_t)scale;
-    border = conv.kernel / 2;
-    top = (first > border ? first - border : 0) / scale;
-    bottom = least(ceil_div(end + border, scale), input->height);
-    conv.height = end - first;
-    conv.width = y->width;
-    conv.above = first - top * scale;
-    conv.below = bottom * scale - end;
-    x->ops->conv2d(x->stream, picture_rows(y, first, end), picture_rows(input, top, bottom), w[0],
-        w[1], &conv);
-}
-
-void picture_convolve(struct exec *x, struct picture y, struct picture input,
-    const struct matrix *w, struct conv conv)
-{
-    picture_convolve_rows(x, &y, &input, 0, y.height, w, conv);
-}
 
 /* ---- forward: group norms ---- */
 
-/* A picture's moments, which are taken in runs of KLVAE_STRIP_UNIT rows. Freed when folded. */
+/* A picture's moments, which are taken in runs of PICTURE_STRIP_UNIT rows. Freed when folded. */
 struct matrix picture_moments(struct exec *x, const struct picture *p)
 {
-    return exec_alloc_float(x, p->rows.rows, 2 * ceil_div(p->height, KLVAE_STRIP_UNIT));
+    return exec_alloc_float(x, p->rows.rows, 2 * ceil_div(p->height, PICTURE_STRIP_UNIT));
 }
 
 /* Of rows [first, end): whole runs. */
 void picture_take_moments(
     struct exec *x, struct matrix moments, const struct picture *p, int64_t first, int64_t end)
 {
-    int64_t run = first / KLVAE_STRIP_UNIT, runs = ceil_div(end - first, KLVAE_STRIP_UNIT);
+    int64_t run = first / PICTURE_STRIP_UNIT, runs = ceil_div(end - first, PICTURE_STRIP_UNIT);
 
     x->ops->group_moments(x->stream, matrix_cols(moments, 2 * run, 2 * runs),
-        picture_rows(p, first, end), KLVAE_STRIP_UNIT * p->width);
+        picture_rows(p, first, end), PICTURE_STRIP_UNIT * p->width);
 }
 
 /* The group norm of p, whose moments these are, as an affine map of its channels; the caller frees
@@ -87,7 +44,7 @@ struct matrix picture_fold(struct exec *x, struct matrix *moments, const struct 
 {
     struct matrix affine = exec_alloc_float(x, 2, p->rows.rows);
     const struct group_norm norm = {
-        groups, p->height * p->width, KLVAE_STRIP_UNIT * p->width, NORM_EPS};
+        groups, p->height * p->width, PICTURE_STRIP_UNIT * p->width, NORM_EPS};
 
     x->ops->group_fold(x->stream, affine, *moments, gamma, beta, &norm);
     exec_free(x, moments);
@@ -103,75 +60,6 @@ struct matrix picture_norm(
 
     picture_take_moments(x, moments, &p, 0, p.height);
     return picture_fold(x, &moments, &p, weights[0], weights[1], config->groups);
-}
-
-/* ---- forward: strips ---- */
-
-/*
- * Where memory is short, a picture inside a block does not exist whole. It is made a strip of rows
- * at a time: once to take its moments, and again, with their norm, for the convolution that reads
- * it. That needs a row more above and below, so two rows are kept from strip to strip. The picture
- * that grows strip by strip may be the one that strips are made from: a strip's last row is made
- * before the row below it, which it needs, is written.
- */
-#define STRIPS 16
-
-/* Rows of a strip; `height` if the picture is too small for strips. */
-int64_t strip_rows(const struct vae_lane *l, int64_t height)
-{
-    int64_t rows = l->strip_rows;
-
-    if (!rows) rows = ceil_div(ceil_div(height, STRIPS), KLVAE_STRIP_UNIT) * KLVAE_STRIP_UNIT;
-    return rows + 2 < height ? rows : height;
-}
-
-uint64_t picture_bytes(const struct exec *x, int64_t channels, int64_t pixels)
-{
-    return (uint64_t)dtype_bytes(x->device->traits.activation, channels * pixels);
-}
-
-/* Whether a block may take so much, if it could do with less. */
-bool klvae_may_take(struct vae_lane *l, uint64_t bytes)
-{
-    if (l->whole_bytes && bytes > l->whole_bytes) return false;
-    if (bytes > l->largest_bytes) l->largest_bytes = bytes;
-    return true;
-}
-
-/* Room for a strip of so many rows with its two more, or for all of a picture. */
-struct picture strip_alloc(
-    struct exec *x, int64_t channels, int64_t height, int64_t width, int64_t strip)
-{
-    int64_t rows = strip < height ? strip + 2 : height;
-
-    return (struct picture){exec_alloc(x, channels, rows * width), height, width, 0};
-}
-
-static bool is_whole(const struct picture *p)
-{
-    return p->rows.cols == p->height * p->width;
-}
-
-/* Puts the strip that begins at `row` into p's room, all of which is to be made. */
-void strip_at(struct picture *p, int64_t row)
-{
-    if (!is_whole(p)) p->first = row - 1;
-}
-
-/* Moves on to the strip that begins at `row`, with the two rows about its beginning. Returns the
- * row from which on it is to be made. */
-int64_t strip_next(struct exec *x, struct picture *p, int64_t row)
-{
-    struct matrix kept;
-
-    if (!row) {
-        strip_at(p, 0);
-        return 0;
-    }
-    kept = picture_rows(p, row - 1, row + 1);
-    strip_at(p, row);
-    x->ops->copy(x->stream, picture_rows(p, row - 1, row + 1), kept);
-    return row + 1;
 }
 
 /* ---- forward: the blocks ---- */
@@ -193,7 +81,7 @@ void klvae_resnet(
     affine = picture_norm(x, block, hidden, &weights[RESNET_NORM1]);
     conv1.affine = affine;
     if (strip == height ||
-        klvae_may_take(l, picture_bytes(x, 2 * hidden.rows.rows, hidden.rows.cols)))
+        picture_may_take(l, picture_bytes(x, 2 * hidden.rows.rows, hidden.rows.cols)))
         strip = height;
     else
         l->strip_blocks++;
@@ -230,31 +118,15 @@ void klvae_attention(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
     struct vae_lane *l = lane;
-    int64_t channels = l->hidden.rows, pixels = l->hidden.cols;
-    struct matrix tokens = exec_alloc(x, pixels, channels), qkv;
-    struct matrix picture = exec_alloc(x, channels, pixels);
+    struct matrix tokens = exec_alloc(x, l->hidden.cols, l->hidden.rows);
+    struct matrix normed = exec_alloc(x, l->hidden.rows, l->hidden.cols);
     struct matrix affine = picture_norm(x, block, picture_of(l), &weights[ATTENTION_NORM]);
 
-    x->ops->affine(x->stream, picture, l->hidden, affine, ACTIVATION_NONE);
-    x->ops->transpose(x->stream, tokens, picture);
+    x->ops->affine(x->stream, normed, l->hidden, affine, ACTIVATION_NONE);
+    x->ops->transpose(x->stream, tokens, normed);
     exec_free(x, &affine);
-    exec_free(x, &picture);
-
-    qkv = exec_alloc(x, pixels, 3 * channels);
-    x->ops->linear(x->stream, qkv, tokens, weights[ATTENTION_QKV], weights[ATTENTION_QKV_BIAS]);
-    x->ops->attention(x->stream, tokens, matrix_cols(qkv, 0, channels),
-        matrix_cols(qkv, channels, channels), matrix_cols(qkv, 2 * channels, channels),
-        &(struct attention){.heads = 1, .kv_heads = 1, .scale = 1.0f / sqrtf((float)channels)});
-    exec_free(x, &qkv);
-
-    qkv = exec_alloc(x, pixels, channels); /* now the projection */
-    x->ops->linear(x->stream, qkv, tokens, weights[ATTENTION_OUT], weights[ATTENTION_OUT_BIAS]);
-    exec_free(x, &tokens);
-    picture = exec_alloc(x, channels, pixels);
-    x->ops->transpose(x->stream, picture, qkv);
-    exec_free(x, &qkv);
-    x->ops->gated_add(x->stream, l->hidden, MATRIX_NONE, picture, MATRIX_NONE, 0);
-    exec_free(x, &picture);
+    exec_free(x, &normed);
+    picture_attend(x, l, &tokens, &weights[ATTENTION_QKV]);
 }
 
 /* ---- opening ---- */

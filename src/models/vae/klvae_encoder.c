@@ -2,33 +2,13 @@
  * The encoder of the KL autoencoder: opening it and its forward functions. It is the decoder's
  * counterpart: resnets that add channels, and convolutions that halve the size, between.
  */
-#include "base/memory.h"
 #include "base/size.h"
 #include "models/source.h"
 #include "models/vae/klvae_blocks.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* ---- forward ---- */
-
-/* Weights: the convolution and its bias. */
-static void encode_in(
-    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
-{
-    const struct klvae_config *config = block->config;
-    struct vae_lane *l = lane;
-    struct picture image = {
-        .height = config->base.factor * l->height, .width = config->base.factor * l->width};
-
-    l->hidden_height = image.height;
-    l->hidden_width = image.width;
-    image.rows = exec_alloc_float(x, 3, image.height * image.width);
-    exec_upload(x, image.rows, l->image);
-    l->hidden = exec_alloc(x, weights[0].rows, image.height * image.width);
-    picture_convolve(x, picture_of(l), image, weights, (struct conv){0});
-    exec_free(x, &image.rows);
-}
 
 /* A resnet whose output has other channels: out = shortcut(x), then as klvae_resnet adds to x. */
 static void grow(
@@ -43,7 +23,7 @@ static void grow(
     int64_t height = from.height, outs = weights[RESNET_CONV1].rows, strip = strip_rows(l, height);
 
     if (strip == height ||
-        klvae_may_take(l, picture_bytes(x, from.rows.rows + 2 * outs, from.rows.cols)))
+        picture_may_take(l, picture_bytes(x, from.rows.rows + 2 * outs, from.rows.cols)))
         strip = height;
     else
         l->strip_blocks++;
@@ -78,43 +58,7 @@ static void grow(
     exec_free(x, &from.rows);
 }
 
-/*
- * The reference pads a row below and a column to the right, and convolves with a stride of 2: that
- * is every other row and column, from the second on, of a convolution of the same size. It is made
- * in strips whatever memory there is, as that takes no more arithmetic.
- *
- * Weights: the convolution and its bias.
- */
-static void downsample(
-    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
-{
-    struct vae_lane *l = lane;
-    struct picture large = picture_of(l), small;
-    int64_t channels = weights[0].rows, strip = strip_rows(l, large.height);
-
-    (void)block;
-    l->hidden_height /= 2;
-    l->hidden_width /= 2;
-    l->hidden = exec_alloc(x, channels, l->hidden_height * l->hidden_width);
-    small = picture_of(l);
-    for (int64_t row = 0; row < large.height; row += strip) {
-        int64_t end = least(row + strip, large.height), pixels = (end - row) * large.width;
-        struct picture made = {exec_alloc(x, channels, pixels), large.height, large.width, row};
-        struct matrix fours = exec_alloc(x, pixels / 4, 4 * channels);
-
-        picture_convolve_rows(x, &made, &large, row, end, weights, (struct conv){0});
-        x->ops->patchify(
-            x->stream, fours, made.rows, end - row, large.width, 2, PATCH_CHANNELS_LAST);
-        x->ops->transpose(x->stream, picture_rows(&small, row / 2, end / 2),
-            matrix_cols(fours, 3 * channels, channels));
-        exec_free(x, &fours);
-        exec_free(x, &made.rows);
-    }
-    exec_free(x, &large.rows);
-}
-
-/* Weights: norm, its bias, conv, its bias; quant_conv and its bias if there is one. What comes out
- * are means, which are the result, and after them the logarithms of variances. */
+/* Weights: norm, its bias, conv, its bias; quant_conv and its bias if there is one. */
 static void encode_out(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
@@ -122,37 +66,18 @@ static void encode_out(
     struct vae_lane *l = lane;
     struct picture hidden = picture_of(l), out = hidden;
     int64_t channels = config->base.latent_channels;
-    struct matrix affine = picture_norm(x, block, hidden, weights), scale;
+    struct matrix affine = picture_norm(x, block, hidden, weights);
 
     out.rows = l->hidden = exec_alloc_float(x, weights[2].rows, hidden.rows.cols);
     picture_convolve(x, out, hidden, weights + 2,
         (struct conv){.affine = affine, .activation = ACTIVATION_SILU});
     exec_free(x, &affine);
     exec_free(x, &hidden.rows);
-    if (config->post_quant) {
-        struct picture raw = out;
-
-        out.rows = l->hidden = exec_alloc_float(x, weights[4].rows, raw.rows.cols);
-        picture_convolve(x, out, raw, weights + 4, (struct conv){0});
-        exec_free(x, &raw.rows);
-    }
     for (int64_t c = 0; c < channels; c++) {
         l->host_affine[c] = config->scaling;
         l->host_affine[channels + c] = -config->shift * config->scaling;
     }
-    scale = exec_alloc_float(x, 2, channels);
-    exec_upload(x, scale, l->host_affine);
-    x->ops->affine(
-        x->stream, l->latent, matrix_rows(out.rows, 0, channels), scale, ACTIVATION_NONE);
-    exec_free(x, &scale);
-}
-
-static void encode_end(
-    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
-{
-    (void)block;
-    (void)weights;
-    vae_lane_fini(x, lane);
+    picture_encode_out(x, l, config->post_quant ? weights + 4 : NULL);
 }
 
 /* ---- opening ---- */
@@ -220,7 +145,7 @@ static void build_level(struct model_builder *b, const struct klvae_config *c, i
     if (level + 1 == c->levels) return;
     snprintf(name, sizeof name, "level %d downsampler", level);
     snprintf(key, sizeof key, c->ldm_names ? "encoder.down.%d." : "encoder.down_blocks.%d.", level);
-    builder_block(b, downsample, level, name, key);
+    builder_block(b, picture_downsample, level, name, key);
     builder_weight(b, "downsamplers.0.conv.weight|downsample.conv.weight", out, out * 9);
     builder_weight(b, "downsamplers.0.conv.bias|downsample.conv.bias", 1, out);
 }
@@ -231,7 +156,7 @@ static void build(struct model_builder *b, const void *config)
     int64_t channels = c->channels[0], moments = 2 * c->base.latent_channels;
     char key[64];
 
-    builder_block(b, encode_in, 0, "conv in", "encoder.");
+    builder_block(b, picture_encode_in, 0, "conv in", "encoder.");
     builder_weight(b, "conv_in.weight", channels, 3 * 9);
     builder_weight(b, "conv_in.bias", 1, channels);
     for (int32_t level = 0; level < c->levels; level++)
@@ -252,9 +177,10 @@ static void build(struct model_builder *b, const void *config)
         builder_weight(b, "/quant_conv.bias", 1, moments);
     }
     if (b->status) return;
-    builder_pass(
-        b, (struct pass){
-               .name = "encode", .count = b->model->block_count, .globals = -1, .end = encode_end});
+    builder_pass(b, (struct pass){.name = "encode",
+                        .count = b->model->block_count,
+                        .globals = -1,
+                        .end = picture_encode_end});
 }
 
 /* Takes from the decoder what tensors do not say, and checks that the two belong together. */

@@ -14,6 +14,7 @@
 #include "models/text/qwen.h"
 #include "models/text/t5.h"
 #include "models/vae/klvae.h"
+#include "models/vae/wanvae.h"
 
 #include <string.h>
 
@@ -144,15 +145,22 @@ static const struct entry entries[] = {
     /* ---- VAEs ---- */
     {{"flux.2-vae", "FLUX.2 VAE", FAMILY_VAE, NULL},
         {.has = {"bn.running_mean", "decoder.conv_in.weight"}}},
+    {{"wan2.2-vae", "Wan 2.2 VAE", FAMILY_VAE, NULL},
+        {.has = {"decoder.middle.0.residual.0.gamma",
+             "decoder.upsamples.0.upsamples.0.residual.2.weight"}}},
+    {{"wan2.2-vae", "Wan 2.2 VAE", FAMILY_VAE, NULL},
+        {.has = {"decoder.mid_block.resnets.0.norm1.gamma",
+             "decoder.up_blocks.0.upsampler.resample.1.weight"}}},
+    {{"wan-vae", "Wan 2.1 VAE", FAMILY_VAE, wanvae_open},
+        {.has = {"decoder.middle.0.residual.0.gamma"}}},
+    {{"wan-vae", "Wan 2.1 VAE", FAMILY_VAE, wanvae_open},
+        {.has = {"decoder.mid_block.resnets.0.norm1.gamma"}}},
     {{"kl-vae", "KL autoencoder", FAMILY_VAE, klvae_open},
         {.has = {"decoder.mid_block.resnets.0.conv1.weight",
              "decoder.up_blocks.0.resnets.0.conv1.weight", "decoder.conv_in.weight"}}},
     {{"kl-vae", "KL autoencoder", FAMILY_VAE, klvae_open},
         {.has = {"decoder.mid.block_1.conv1.weight", "decoder.up.0.block.0.conv1.weight",
              "decoder.conv_in.weight"}}},
-    {{"wan-vae", "Wan VAE", FAMILY_VAE, NULL}, {.has = {"decoder.middle.0.residual.0.gamma"}}},
-    {{"wan-vae", "Wan VAE", FAMILY_VAE, NULL},
-        {.has = {"decoder.mid_block.resnets.0.norm1.gamma"}}},
     {{"ltx-vae", "LTX VAE", FAMILY_VAE, NULL},
         {.has = {"decoder.up_blocks.0.res_blocks.0.conv1.conv.weight"}}},
     {{"taesd", "TAESD", FAMILY_VAE, NULL}, {.has = {"decoder.layers.1.weight"}}},

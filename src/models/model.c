@@ -369,6 +369,26 @@ void builder_pieces(struct model_builder *b, int64_t cols)
         (long long)elements, (long long)cols);
 }
 
+void builder_ignore(struct model_builder *b, const char *names)
+{
+    char full[MODEL_NAME_BYTES];
+
+    while (!b->status && *names) {
+        size_t length = strcspn(names, "|");
+        const struct checkpoint_tensor *tensor = find(b, names, length, full), **list;
+
+        names += length + (names[length] == '|');
+        if (!tensor) continue;
+        list = grown(b->ignored, b->ignored_count, &b->ignored_room, sizeof *list);
+        if (!list) {
+            BUILDER_FAIL(b, SHOAL_E_MEMORY, "out of memory");
+            return;
+        }
+        b->ignored = list;
+        list[b->ignored_count++] = tensor;
+    }
+}
+
 void builder_pass(struct model_builder *b, struct pass pass)
 {
     if (b->status) return;
@@ -394,8 +414,13 @@ static bool is_among(const struct model_builder *b, const struct checkpoint_tens
     return false;
 }
 
-static bool is_used(const struct model *model, const struct checkpoint_tensor *tensor)
+/* Or ignored. */
+static bool is_used(const struct model_builder *b, const struct checkpoint_tensor *tensor)
 {
+    const struct model *model = b->model;
+
+    for (int32_t i = 0; i < b->ignored_count; i++)
+        if (b->ignored[i] == tensor) return true;
     for (int32_t i = 0; i < model->block_count; i++)
         for (int32_t w = 0; w < model->blocks[i].weight_count; w++)
             for (int32_t p = 0; p < model->blocks[i].weights[w].piece_count; p++)
@@ -408,7 +433,7 @@ static void check_unused(struct model_builder *b)
     for (size_t i = 0; i < checkpoint_count(b->checkpoint); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_at(b->checkpoint, i);
 
-        if (!is_among(b, tensor) || is_used(b->model, tensor)) continue;
+        if (!is_among(b, tensor) || is_used(b, tensor)) continue;
         BUILDER_FAIL(b, SHOAL_E_UNSUPPORTED,
             "%s: tensor %s is no part of %s as this build knows it: it is of another variant",
             tensor->file->path, tensor->name, b->model->family);
@@ -441,7 +466,9 @@ enum shoal_status builder_finish(struct model_builder *b, struct model **model)
     for (int32_t i = 0; i < b->key_prefix_count; i++)
         mem_free(b->key_prefixes[i]);
     mem_free(b->key_prefixes);
+    mem_free(b->ignored);
     b->key_prefixes = NULL;
-    b->key_prefix_count = 0;
+    b->ignored = NULL;
+    b->key_prefix_count = b->ignored_count = 0;
     return b->status;
 }

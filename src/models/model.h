@@ -87,7 +87,8 @@ struct model_builder {
     const char *prefix;   /* put before every name, e.g. "model.diffusion_model." */
     char key_prefix[128]; /* the current block's, put after it */
     char **key_prefixes;  /* every one that was used, but "" */
-    int32_t block_room, weight_room, key_prefix_count, key_prefix_room;
+    const struct checkpoint_tensor **ignored; /* see builder_ignore */
+    int32_t block_room, weight_room, key_prefix_count, key_prefix_room, ignored_count, ignored_room;
     struct shoal_error *error;
     enum shoal_status status; /* the first failure; later calls do nothing */
     int32_t missing;          /* weights not found */
@@ -133,13 +134,17 @@ void builder_stack(
  * blocks of its type. */
 void builder_pieces(struct model_builder *b, int64_t cols);
 
+/* Says that tensors under the current key prefix, of names apart by '|' that may be there, have no
+ * part in what the model computes here: they are not read, and no error. */
+void builder_ignore(struct model_builder *b, const char *names);
+
 /* Adds a pass over blocks [first, first + count). */
 void builder_pass(struct model_builder *b, struct pass pass);
 
 /*
  * SHOAL_E_MISSING names the first weight that is missing and says how many are. A .weight or .bias
- * under one of the key prefixes that no block uses is an error too: it belongs to a variant whose
- * results would be different.
+ * under one of the key prefixes that no block uses and that is not ignored is an error too: it
+ * belongs to a variant whose results would be different.
  */
 enum shoal_status builder_finish(struct model_builder *b, struct model **model) SHOAL_CHECKED;
 

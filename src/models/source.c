@@ -276,6 +276,28 @@ double source_number(struct source *s, const char *key, double fallback, double 
     return fallback;
 }
 
+bool source_numbers(
+    struct source *s, const char *key, float *values, int32_t count, double low, double high)
+{
+    const json_t *found = get(s, key);
+
+    if (s->status || !found) return false;
+    for (int32_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(found, (size_t)i);
+        double value = json_number_value(item);
+
+        if (json_array_size(found) != (size_t)count || !json_is_number(item) || value < low ||
+            value > high) {
+            SOURCE_FAIL(s, SHOAL_E_FORMAT,
+                "%s: \"%s\" must be an array of %d numbers from %g to %g", s->config_path, key,
+                (int)count, low, high);
+            return false;
+        }
+        values[i] = (float)value;
+    }
+    return true;
+}
+
 void source_agrees(struct source *s, const char *key, int64_t value, const char *tensor)
 {
     const json_t *found = get(s, key);

@@ -69,6 +69,12 @@ int32_t source_count(struct source *source, const char *group);
 double source_number(
     struct source *source, const char *key, double fallback, double low, double high);
 
+/* An array of `count` numbers in [low, high]; false, and `values` are as they were, if there is
+ * none.
+ */
+bool source_numbers(
+    struct source *source, const char *key, float *values, int32_t count, double low, double high);
+
 /* If the config has `key` it must be `value`, which `tensor` shows; the message names both. */
 void source_agrees(struct source *source, const char *key, int64_t value, const char *tensor);
 

@@ -8,7 +8,7 @@
 #include "device/count/count.h"
 #include "models/dit/dit.h"
 #include "models/family.h"
-#include "models/vae/klvae.h"
+#include "models/vae/vae.h"
 
 #define SCRATCH_BYTES (64u << 20)
 
@@ -108,7 +108,7 @@ static uint64_t run_vae(const struct golden *golden, enum run_device device)
     void *pointers[1] = {&lane};
     uint64_t high_water;
 
-    assert_ok(klvae_open(golden->checkpoint, golden->config_path, &model, &error));
+    assert_ok(family_open(golden->checkpoint, FAMILY_VAE, golden->config_path, &model, &error));
     assert_ok(run_open(&run, model, device, SCRATCH_BYTES, &error));
     lane.latent = exec_alloc_float(&run.exec, 16, 3 * 5);
     if (device != RUN_COUNT) {
@@ -163,19 +163,18 @@ static void test_vae(void **state)
 {
     (void)state;
     check("vae_l1", run_vae);
+    check("wan_vae_d1", run_vae);
 }
 
 /* Too little scratch, by little and by much: the pass fails by name, does nothing odd, and leaves
  * nothing allocated. */
-static void test_scratch_too_small(void **state)
+static void check_scratch_too_small(const char *name)
 {
     struct shoal_error error = {0};
     struct golden golden;
     uint64_t need;
 
-    (void)state;
-    if (golden_devices.emulated_sm) skip(); /* slow, and the CPU does the same */
-    assert_ok(golden_open("vae_l1", &golden, &error));
+    assert_ok(golden_open(name, &golden, &error));
     need = run_vae(&golden, RUN_COUNT);
     for (uint64_t bytes = need - 256; bytes >= 1024; bytes = bytes / 512 * 256) {
         struct model *model;
@@ -185,7 +184,7 @@ static void test_scratch_too_small(void **state)
         float image[3 * 64 * 15];
 
         lane.image = image;
-        assert_ok(klvae_open(golden.checkpoint, golden.config_path, &model, &error));
+        assert_ok(family_open(golden.checkpoint, FAMILY_VAE, golden.config_path, &model, &error));
         assert_ok(run_open(&run, model, golden_devices.list[0], bytes, &error));
         lane.latent = exec_alloc_float(&run.exec, 16, 3 * 5);
         assert_int_equal(run_pass(&run, 0, pointers, 1, &error), SHOAL_E_BUDGET);
@@ -196,6 +195,14 @@ static void test_scratch_too_small(void **state)
         model_destroy(&model);
     }
     golden_close(&golden);
+}
+
+static void test_scratch_too_small(void **state)
+{
+    (void)state;
+    if (golden_devices.emulated_sm) skip(); /* slow, and the CPU does the same */
+    check_scratch_too_small("vae_l1");
+    check_scratch_too_small("wan_vae_d1");
 }
 
 static const struct CMUnitTest tests[] = {

@@ -218,6 +218,28 @@ static void test_refusals(void **state)
     refuse("a.norm.weight", 0, 9, SHOAL_E_FORMAT, "0 x 9");
 }
 
+/* Tensors under a block's key prefix are used, or ignored by name, or of another variant. */
+static void test_ignore(void **state)
+{
+    static const char *const ignored[] = {"byte.weight", "byte.weight|none.bias|eight.weight",
+        "tall.weight|eight.weight|byte.weight"};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct fixture f;
+
+        begin(&f);
+        builder_block(&f.builder, NULL, 0, "block 0", "c.");
+        builder_weight(&f.builder, "half.weight", 4, 8);
+        builder_ignore(&f.builder, ignored[i]);
+        finish(&f);
+        if (i < 2)
+            assert_says(&f, i ? "m.c.tall.weight is no part" : "m.c.eight.weight is no part");
+        assert_int_equal(f.model != NULL, i == 2);
+        end(&f);
+    }
+}
+
 static void test_too_many_passes(void **state)
 {
     struct fixture f;
@@ -238,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_stack),
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_ignore),
         cmocka_unit_test(test_too_many_passes),
     };
 

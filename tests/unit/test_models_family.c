@@ -91,6 +91,16 @@ static const struct {
         {"bn.running_mean", "decoder.conv_in.weight", "decoder.mid.block_1.conv1.weight",
             "decoder.up.0.block.0.conv1.weight"}},
     {FAMILY_VAE, "wan-vae", {"decoder.middle.0.residual.0.gamma"}},
+    {FAMILY_VAE, "wan-vae",
+        {"decoder.mid_block.resnets.0.norm1.gamma", "decoder.mid_block.resnets.0.conv1.weight",
+            "decoder.up_blocks.0.resnets.0.conv1.weight", "decoder.conv_in.weight"}},
+    {FAMILY_VAE, "wan2.2-vae",
+        {"vae.decoder.middle.0.residual.0.gamma",
+            "vae.decoder.upsamples.0.upsamples.0.residual.2.weight"}},
+    {FAMILY_VAE, "wan2.2-vae",
+        {"decoder.mid_block.resnets.0.norm1.gamma", "decoder.mid_block.resnets.0.conv1.weight",
+            "decoder.up_blocks.0.resnets.0.conv1.weight", "decoder.conv_in.weight",
+            "decoder.up_blocks.0.upsampler.resample.1.weight"}},
 };
 
 static void test_detect(void **state)

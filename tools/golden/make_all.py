@@ -22,6 +22,7 @@ SCRIPTS = [
     ("qwen_image", []),
     ("vae", []),
     ("vae_encoder", []),
+    ("wan_vae", []),
     ("pipeline", [MINI, OUT / "pipeline_mini.safetensors", "--steps", "8", "--size", "128x128", *PICTURES]),
     ("pipeline", [MINI, OUT / "pipeline_mini_bf16.safetensors", "--dtype", "bfloat16", *SMALL, *PICTURES]),
     ("pipeline", [MINI, OUT / "pipeline_mini_f16.safetensors", "--dtype", "float16", *SMALL, *PICTURES]),

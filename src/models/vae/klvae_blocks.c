@@ -74,17 +74,13 @@ void klvae_resnet(
     struct matrix affine, affine2, moments;
     struct conv conv1 = {.activation = ACTIVATION_SILU};
     struct conv conv2 = {.activation = ACTIVATION_SILU, .accumulate = true};
-    int64_t height = l->hidden_height, strip = strip_rows(l, height);
+    int64_t height = l->hidden_height, strip;
 
     exec_settle(x, &l->hidden);
     hidden = picture_of(l);
     affine = picture_norm(x, block, hidden, &weights[RESNET_NORM1]);
     conv1.affine = affine;
-    if (strip == height ||
-        picture_may_take(l, picture_bytes(x, 2 * hidden.rows.rows, hidden.rows.cols)))
-        strip = height;
-    else
-        l->strip_blocks++;
+    strip = strip_choose(l, height, picture_bytes(x, 2 * hidden.rows.rows, hidden.rows.cols));
     inner = strip_alloc(x, hidden.rows.rows, height, hidden.width, strip);
     moments = picture_moments(x, &inner);
     for (int64_t row = 0; row < height; row += strip) {

@@ -20,13 +20,9 @@ static void grow(
     struct matrix affine = picture_norm(x, block, from, &weights[RESNET_NORM1]), affine2, moments;
     const struct conv conv1 = {.affine = affine, .activation = ACTIVATION_SILU};
     struct conv conv2 = {.activation = ACTIVATION_SILU, .accumulate = true};
-    int64_t height = from.height, outs = weights[RESNET_CONV1].rows, strip = strip_rows(l, height);
+    int64_t height = from.height, outs = weights[RESNET_CONV1].rows, strip;
 
-    if (strip == height ||
-        picture_may_take(l, picture_bytes(x, from.rows.rows + 2 * outs, from.rows.cols)))
-        strip = height;
-    else
-        l->strip_blocks++;
+    strip = strip_choose(l, height, picture_bytes(x, from.rows.rows + 2 * outs, from.rows.cols));
     inner = strip_alloc(x, outs, height, from.width, strip);
     moments = picture_moments(x, &inner);
     for (int64_t row = 0; row < height; row += strip) {
@@ -192,13 +188,7 @@ static enum shoal_status match(struct model *model, const struct klvae_config *d
     c->groups = decoder->groups;
     c->scaling = decoder->scaling;
     c->shift = decoder->shift;
-    if (c->base.latent_channels != decoder->base.latent_channels ||
-        c->base.factor != decoder->base.factor)
-        FAIL(error, SHOAL_E_FORMAT,
-            "%s: the VAE's encoder makes %lld latent channels at 1/%d of the size, its decoder "
-            "takes %lld at 1/%d",
-            path, (long long)c->base.latent_channels, (int)c->base.factor,
-            (long long)decoder->base.latent_channels, (int)decoder->base.factor);
+    TRY(vae_encoder_fits(&c->base, &decoder->base, path, error));
     for (int32_t i = 0; i < c->levels; i++)
         if (c->channels[i] % c->groups)
             FAIL(error, SHOAL_E_FORMAT,
@@ -221,11 +211,7 @@ enum shoal_status klvae_encoder_open(const struct checkpoint *checkpoint,
     enum shoal_status status;
 
     *model = NULL;
-    if (!ldm && !source_probe(checkpoint, PROBE_DIFFUSERS))
-        FAIL(error, SHOAL_E_MISSING,
-            "%s: the VAE has no encoder, which a picture to begin with needs; take a file that has "
-            "\"encoder.\" tensors (--vae)",
-            checkpoint_path(checkpoint));
+    if (!source_probe(checkpoint, family.key)) return vae_encoder_missing(checkpoint, error);
     TRY(source_open(&family, checkpoint, NULL, model, error));
     status = match(*model, klvae_config(decoder), checkpoint_path(checkpoint), error);
     if (status) model_destroy(model);

@@ -74,6 +74,15 @@ bool picture_may_take(struct vae_lane *l, uint64_t bytes)
     return true;
 }
 
+int64_t strip_choose(struct vae_lane *l, int64_t height, uint64_t bytes)
+{
+    int64_t strip = strip_rows(l, height);
+
+    if (strip == height || picture_may_take(l, bytes)) return height;
+    l->strip_blocks++;
+    return strip;
+}
+
 /* Room for a strip of so many rows with its two more, or for all of a picture. */
 struct picture strip_alloc(
     struct exec *x, int64_t channels, int64_t height, int64_t width, int64_t strip)

@@ -35,6 +35,9 @@ uint64_t picture_bytes(const struct exec *x, int64_t channels, int64_t pixels);
 /* Whether a block may take so much, if it could do with less. */
 bool picture_may_take(struct vae_lane *l, uint64_t bytes);
 
+/* Rows of the strips that a block works in: `height` if it may take so much for whole pictures. */
+int64_t strip_choose(struct vae_lane *l, int64_t height, uint64_t bytes);
+
 /* Room for a strip of so many rows with its two more, or for all of a picture. */
 struct picture strip_alloc(
     struct exec *x, int64_t channels, int64_t height, int64_t width, int64_t strip);

@@ -31,6 +31,14 @@ static inline const struct vae_config *vae_config(const struct model *model)
     return model->config;
 }
 
+/* SHOAL_E_MISSING: there is no encoder in the checkpoint. */
+enum shoal_status vae_encoder_missing(
+    const struct checkpoint *checkpoint, struct shoal_error *error) SHOAL_CHECKED;
+
+/* SHOAL_E_FORMAT unless the latents of the encoder at `path` are the decoder's. */
+enum shoal_status vae_encoder_fits(const struct vae_config *encoder,
+    const struct vae_config *decoder, const char *path, struct shoal_error *error) SHOAL_CHECKED;
+
 /* Zero-initialise, then fill in the first part. Must stay where it is until the stream is
  * synchronised after the pass. */
 struct vae_lane {

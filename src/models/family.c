@@ -16,6 +16,7 @@
 #include "models/vae/klvae.h"
 #include "models/vae/wanvae.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const char *family_kind_name(enum family_kind kind)
@@ -217,13 +218,25 @@ const struct family *family_detect(const struct checkpoint *checkpoint, enum fam
 
 /* ---- opening ---- */
 
-/* The title of the family of that kind that this build runs. */
-static const char *runs(enum family_kind kind)
+#define RUNS_BYTES 400
+
+/* "Z-Image or FLUX.1": the titles of the families of that kind that this build runs. */
+static const char *runs(char text[RUNS_BYTES], enum family_kind kind)
 {
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
-        if (entries[i].family.kind == kind && entries[i].family.open)
-            return entries[i].family.title;
-    return "none";
+    const char *last = NULL;
+    int used = snprintf(text, RUNS_BYTES, "none");
+
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        const struct family *f = &entries[i].family;
+
+        if (f->kind != kind || !f->open || used >= RUNS_BYTES) continue;
+        if (last && strcmp(last, f->title) == 0) continue; /* another layout of the same */
+        if (!last) used = 0;
+        used += snprintf(
+            text + used, (size_t)(RUNS_BYTES - used), "%s%s", last ? " or " : "", f->title);
+        last = f->title;
+    }
+    return text;
 }
 
 enum shoal_status family_open(const struct checkpoint *checkpoint, enum family_kind kind,
@@ -232,29 +245,29 @@ enum shoal_status family_open(const struct checkpoint *checkpoint, enum family_k
     const struct family *family = family_detect(checkpoint, kind);
     const char *path = checkpoint_path(checkpoint);
     const char *type = checkpoint_metadata(checkpoint, "general.architecture");
-    char shown[JSON_SHOWN_BYTES];
+    char shown[JSON_SHOWN_BYTES], known[RUNS_BYTES];
 
     *model = NULL;
     if (family && family->open) return family->open(checkpoint, config_path, model, error);
     if (family)
         FAIL(error, SHOAL_E_UNSUPPORTED, "%s is %s; the %s that this build runs is %s", path,
-            family->title, family_kind_name(kind), runs(kind));
+            family->title, family_kind_name(kind), runs(known, kind));
     for (int other = 0; other < FAMILY_KINDS; other++) {
         family = family_detect(checkpoint, (enum family_kind)other);
         if (family)
             FAIL(error, SHOAL_E_INVALID, "%s is %s, a %s; a %s (%s) is needed here", path,
-                family->title, family_kind_name(family->kind), family_kind_name(kind), runs(kind));
+                family->title, family_kind_name(family->kind), family_kind_name(kind),
+                runs(known, kind));
     }
     if (type) /* a GGUF file says what it is */
         FAIL(error, SHOAL_E_UNSUPPORTED,
             "%s: its general.architecture is \"%s\", and its %zu tensors are of no known %s; the "
-            "one "
-            "that this build runs is %s",
+            "one that this build runs is %s",
             path, json_show(shown, type), checkpoint_count(checkpoint), family_kind_name(kind),
-            runs(kind));
+            runs(known, kind));
     FAIL(error, SHOAL_E_UNSUPPORTED,
         "%s: its %zu tensors are of no known %s; the one that this build runs is %s", path,
-        checkpoint_count(checkpoint), family_kind_name(kind), runs(kind));
+        checkpoint_count(checkpoint), family_kind_name(kind), runs(known, kind));
 }
 
 enum shoal_status family_config_beside(

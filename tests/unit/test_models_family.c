@@ -146,6 +146,8 @@ static void test_other_families(void **state)
     path = write_tensors("lumina.safetensors", lumina, 2);
     assert_open_says(path, FAMILY_DIT, NULL, SHOAL_E_UNSUPPORTED, "is Lumina 2");
     path = write_tensors("odd.safetensors", odd, 1);
+    assert_open_says(
+        path, FAMILY_VAE, NULL, SHOAL_E_UNSUPPORTED, "runs is Wan 2.1 VAE or KL autoencoder");
     assert_open_says(path, FAMILY_TEXT, NULL, SHOAL_E_UNSUPPORTED, "no known text encoder");
 }
 

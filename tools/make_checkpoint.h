@@ -118,6 +118,7 @@ void make_cosmos_14b(struct make_list *list, bool small);
 void make_anima(struct make_list *list, bool small);
 void make_t5(struct make_list *list, bool small);          /* T5-11B's encoder */
 void make_qwen3_small(struct make_list *list, bool small); /* Qwen3-0.6B */
+void make_wan_vae(struct make_list *list, bool small);
 
 /* A Qwen language model: with biases of q, k and v, or with norms of q and k. */
 void make_language_model(struct make_list *list, const struct make_text_size *size, bool biased);
@@ -133,6 +134,7 @@ void make_qwen_vl_config(struct text *json, bool small);
 void make_t5_config(struct text *json, bool small);
 void make_qwen3_small_config(struct text *json, bool small);
 void make_qwen3_config(struct text *json, const struct make_text_size *size);
+void make_wan_vae_config(struct text *json, bool small);
 void make_qwen_image_scheduler(struct text *json, bool small);
 void make_qwen_image_index(struct text *json, bool small);
 

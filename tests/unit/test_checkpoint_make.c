@@ -8,6 +8,7 @@
 #include "checkpoint/keys.h"
 #include "models/family.h"
 #include "models/text/text.h"
+#include "models/vae/vae.h"
 
 #include <math.h>
 
@@ -422,6 +423,100 @@ static void test_refuses(void **state)
     refuse(&o, SHOAL_E_INVALID, "shards");
 }
 
+/* Its decoder, and its encoder. */
+static void open_vae(const struct checkpoint *checkpoint, const char *config_path)
+{
+    struct shoal_error error = {0};
+    struct model *decoder, *encoder;
+
+    assert_ok(family_open(checkpoint, FAMILY_VAE, config_path, &decoder, &error));
+    assert_string_equal(decoder->family, "wan-vae");
+    assert_ok(vae_config(decoder)->family->encoder_open(checkpoint, decoder, &encoder, &error));
+    model_destroy(&encoder);
+    model_destroy(&decoder);
+}
+
+/* Both layouts hold the same VAE, which opens. */
+static void test_wan_vae(void **state)
+{
+    struct make_options o = options(MAKE_DIFFUSERS, at("wan"));
+    struct shoal_error error = {0};
+    struct checkpoint *a, *b;
+
+    (void)state;
+    o.family = make_family_find("qwen-image");
+    o.parts = MAKE_VAE;
+    assert_ok(make_checkpoint(&o, NULL, &error));
+    o.layout = MAKE_COMFYUI;
+    o.out = at("wan.safetensors");
+    assert_ok(make_checkpoint(&o, NULL, &error));
+    a = open_made("wan/vae");
+    b = open_made("wan.safetensors");
+    assert_int_equal(checkpoint_count(a), checkpoint_count(b));
+    assert_holds(find(b, "vae.decoder.upsamples.7.time_conv.weight"), 0,
+        find(a, "decoder.up_blocks.1.upsamplers.0.time_conv.weight"));
+    assert_holds(find(b, "vae.encoder.downsamples.3.residual.2.weight"), 0,
+        find(a, "encoder.down_blocks.3.conv1.weight"));
+    assert_holds(find(b, "vae.conv2.bias"), 0, find(a, "post_quant_conv.bias"));
+    open_vae(a, at("wan/vae/config.json"));
+    open_vae(b, NULL);
+    checkpoint_close(&b);
+    checkpoint_close(&a);
+}
+
+/* A part that the family has not. */
+static void test_other_parts(void **state)
+{
+    const struct make_family family = {.name = "text alone", .parts = {{0}, {make_qwen3}, {0}}};
+    struct make_options o = options(MAKE_DIFFUSERS, at("alone"));
+
+    (void)state;
+    o.family = &family;
+    o.parts = MAKE_TEXT | MAKE_VAE;
+    refuse(&o, SHOAL_E_UNSUPPORTED, "the vae of text alone is not made");
+}
+
+/* In both layouts the same transformer, which opens. */
+static void test_qwen_image(void **state)
+{
+    struct make_options o = options(MAKE_DIFFUSERS, at("qwen"));
+    struct shoal_error error = {0};
+    struct checkpoint *a, *b;
+    struct model *model;
+
+    (void)state;
+    o.family = make_family_find("qwen-image");
+    assert_int_equal(make_family_parts(o.family), MAKE_DIT | MAKE_TEXT | MAKE_VAE);
+    o.parts = MAKE_DIT | MAKE_TEXT;
+    assert_ok(make_checkpoint(&o, NULL, &error));
+    o.layout = MAKE_COMFYUI;
+    o.parts = MAKE_DIT;
+    o.out = at("qwen.safetensors");
+    assert_ok(make_checkpoint(&o, NULL, &error));
+    a = open_made("qwen/transformer");
+    b = open_made("qwen.safetensors");
+    assert_int_equal(checkpoint_count(a), checkpoint_count(b));
+    for (size_t i = 0; i < checkpoint_count(a); i++) {
+        const struct checkpoint_tensor *tensor = checkpoint_at(a, i);
+        char name[200];
+
+        snprintf(name, sizeof name, "model.diffusion_model.%s", tensor->name);
+        assert_holds(find(b, name), 0, tensor);
+    }
+    assert_ok(family_open(a, FAMILY_DIT, at("qwen/transformer/config.json"), &model, &error));
+    assert_string_equal(model->family, "qwen-image");
+    model_destroy(&model);
+    assert_ok(family_open(b, FAMILY_DIT, NULL, &model, &error));
+    model_destroy(&model);
+    checkpoint_close(&b);
+    checkpoint_close(&a);
+    a = open_made("qwen/text_encoder");
+    assert_string_equal(find(a, "model.layers.2.self_attn.k_proj.bias")->name,
+        "model.layers.2.self_attn.k_proj.bias");
+    assert_null(checkpoint_find(a, "model.layers.2.self_attn.k_norm.weight"));
+    checkpoint_close(&a);
+}
+
 /* Text encoders alone, which open in both layouts. */
 static void test_text_encoders(void **state)
 {
@@ -540,6 +635,9 @@ int main(void)
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_cosmos),
         cmocka_unit_test(test_text_encoders),
+        cmocka_unit_test(test_qwen_image),
+        cmocka_unit_test(test_wan_vae),
+        cmocka_unit_test(test_other_parts),
         cmocka_unit_test(test_full_size),
     };
 

@@ -3,6 +3,7 @@
 
 #include "tokenizer/json_field.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
 
 #include <stdlib.h>
 #include <utf8proc.h>
@@ -99,7 +100,8 @@ static bool take_id(uint8_t *taken, json_int_t id)
 }
 
 /* The ids of tokens that the model's vocabulary lacks must be new, and differ from each other. */
-static enum shoal_status check_ids(const json_t *json, json_t *vocab, struct shoal_error *error)
+static enum shoal_status check_ids(
+    const json_t *json, json_t *vocab, int32_t below, struct shoal_error *error)
 {
     uint8_t *taken = mem_calloc(TOKENIZER_MAX_IDS / 8, 1);
     const json_t *entry;
@@ -108,6 +110,8 @@ static enum shoal_status check_ids(const json_t *json, json_t *vocab, struct sho
     size_t i;
 
     if (!taken) FAIL_MEMORY(error);
+    for (int32_t own = 0; own < below; own++)
+        take_id(taken, own);
     json_object_foreach(vocab, token, id) take_id(taken, json_integer_value(id));
     json_array_foreach(json, i, entry)
     {
@@ -123,7 +127,7 @@ static enum shoal_status check_ids(const json_t *json, json_t *vocab, struct sho
     return SHOAL_OK;
 }
 
-enum shoal_status added_init(struct added *added, const json_t *json, json_t *vocab,
+enum shoal_status added_init(struct added *added, const json_t *json, json_t *vocab, int32_t taken,
     const struct normalizer *normalizer, struct shoal_error *error)
 {
     size_t count = json_array_size(json), i;
@@ -144,7 +148,7 @@ enum shoal_status added_init(struct added *added, const json_t *json, json_t *vo
     }
     json_array_foreach(json, i, entry)
         TRY_OR_FAIL(add_token(added, entry, vocab, normalizer, error));
-    TRY_OR_FAIL(check_ids(json, vocab, error));
+    TRY_OR_FAIL(check_ids(json, vocab, taken, error));
     TRY_OR_FAIL(sort_set(&added->plain, error));
     TRY_OR_FAIL(sort_set(&added->normalized, error));
     return SHOAL_OK;
@@ -183,14 +187,6 @@ static size_t step_back(const char *text, size_t at)
         at--;
     while (at && ((unsigned char)text[at] & 0xc0) == 0x80);
     return at;
-}
-
-/* Unicode's White_Space. */
-static bool is_space(utf8proc_int32_t c)
-{
-    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-           c == 0x205f || c == 0x3000;
 }
 
 /* A word character of regular expressions: Alphabetic, mark, digit, connector or joiner. */
@@ -280,13 +276,13 @@ bool added_find(const struct added_set *set, const char *text, size_t bytes, siz
             while (match->begin) {
                 size_t before = step_back(text, match->begin);
 
-                if (!is_space(point_at(text + before, bytes - before))) break;
+                if (!unicode_is_space(point_at(text + before, bytes - before))) break;
                 match->begin = before;
             }
             if (match->begin < floor) match->begin = floor;
         }
         while (token->rstrip && match->end < bytes &&
-               is_space(point_at(text + match->end, bytes - match->end))) {
+               unicode_is_space(point_at(text + match->end, bytes - match->end))) {
             utf8proc_int32_t point;
 
             match->end += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + match->end,

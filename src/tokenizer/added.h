@@ -30,9 +30,10 @@ struct added {
 
 /*
  * From the "added_tokens" array (NULL: none). `vocab` is the model's: a token that is in it must
- * have the same id, and one that is not must have an id of its own. On failure *added is zeroed.
+ * have the same id, and one that is not must have an id of its own; of the model's are the
+ * vocabulary's and all below `taken`. On failure *added is zeroed.
  */
-enum shoal_status added_init(struct added *added, const json_t *json, json_t *vocab,
+enum shoal_status added_init(struct added *added, const json_t *json, json_t *vocab, int32_t taken,
     const struct normalizer *normalizer, struct shoal_error *error) SHOAL_CHECKED;
 void added_fini(struct added *added);
 

@@ -1,4 +1,4 @@
-/* Unicode normal forms and lower case, over utf8proc. */
+/* Normalizers: those of Unicode over utf8proc, and those that T5's tokenizers have. */
 #include "tokenizer/normalize.h"
 
 #include "tokenizer/json_field.h"
@@ -8,9 +8,51 @@
 
 static const struct {
     const char *name;
-    enum normalizer_step step;
+    enum normalizer_kind kind;
 } names[] = {{"NFC", NORMALIZE_NFC}, {"NFD", NORMALIZE_NFD}, {"NFKC", NORMALIZE_NFKC},
-    {"NFKD", NORMALIZE_NFKD}, {"Lowercase", NORMALIZE_LOWERCASE}};
+    {"NFKD", NORMALIZE_NFKD}, {"Lowercase", NORMALIZE_LOWERCASE},
+    {"Precompiled", NORMALIZE_CHARSMAP}, {"Strip", NORMALIZE_STRIP},
+    {"Replace", NORMALIZE_REPLACE}};
+
+static enum shoal_status read_charsmap(
+    struct normalizer_step *step, const json_t *json, struct shoal_error *error)
+{
+    const char *text;
+
+    TRY(json_field_string(json, "precompiled_charsmap", &text, error));
+    if (!text)
+        FAIL(error, SHOAL_E_FORMAT, "a Precompiled normalizer has no \"precompiled_charsmap\"");
+    return charsmap_from_base64(&step->map, text, error);
+}
+
+static enum shoal_status read_replace(
+    struct normalizer_step *step, const json_t *json, struct shoal_error *error)
+{
+    const char *content;
+
+    TRY(split_read_pattern(&step->pattern, json, "a Replace normalizer", error));
+    TRY(json_field_string(json, "content", &content, error));
+    if (!content) FAIL(error, SHOAL_E_FORMAT, "a Replace normalizer has no \"content\"");
+    step->content = mem_strdup(content);
+    if (!step->content) FAIL_MEMORY(error);
+    return SHOAL_OK;
+}
+
+static enum shoal_status read_step(
+    struct normalizer_step *step, const json_t *json, struct shoal_error *error)
+{
+    switch (step->kind) {
+    case NORMALIZE_CHARSMAP:
+        return read_charsmap(step, json, error);
+    case NORMALIZE_STRIP:
+        TRY(json_field_bool(json, "strip_left", true, &step->left, error));
+        return json_field_bool(json, "strip_right", true, &step->right, error);
+    case NORMALIZE_REPLACE:
+        return read_replace(step, json, error);
+    default:
+        return SHOAL_OK;
+    }
+}
 
 /* Sequences may hold sequences; `depth` bounds how far. */
 static enum shoal_status add_steps(
@@ -22,17 +64,20 @@ static enum shoal_status add_steps(
 
     TRY(json_field_type(json, "a normalizer", &type, error));
     for (i = 0; i < sizeof names / sizeof *names; i++) {
+        struct normalizer_step *step;
+
         if (strcmp(type, names[i].name)) continue;
         if (normalizer->count == NORMALIZER_MAX_STEPS)
             FAIL(error, SHOAL_E_UNSUPPORTED, "there are more than %d normalizers",
                 NORMALIZER_MAX_STEPS);
-        normalizer->steps[normalizer->count++] = names[i].step;
-        return SHOAL_OK;
+        step = &normalizer->steps[normalizer->count++];
+        *step = (struct normalizer_step){.kind = names[i].kind};
+        return read_step(step, json, error);
     }
     if (strcmp(type, "Sequence"))
         FAIL(error, SHOAL_E_UNSUPPORTED,
-            "the normalizer \"%.100s\" is not supported; NFC, NFD, NFKC, NFKD, Lowercase and "
-            "Sequence are",
+            "the normalizer \"%.100s\" is not supported; NFC, NFD, NFKC, NFKD, Lowercase, "
+            "Precompiled, Strip, Replace and Sequence are",
             type);
     list = json_field(json, "normalizers");
     if (!json_is_array(list) || depth > 8)
@@ -46,6 +91,16 @@ enum shoal_status normalizer_init(
 {
     normalizer->count = 0;
     return json ? add_steps(normalizer, json, 0, error) : SHOAL_OK;
+}
+
+void normalizer_fini(struct normalizer *normalizer)
+{
+    for (int32_t i = 0; i < normalizer->count; i++) {
+        charsmap_fini(&normalizer->steps[i].map);
+        split_fini(&normalizer->steps[i].pattern);
+        mem_free(normalizer->steps[i].content);
+    }
+    normalizer->count = 0;
 }
 
 static enum shoal_status append_point(
@@ -159,8 +214,114 @@ static enum shoal_status normal_stretches(const char *text, size_t bytes, utf8pr
     return normal_form(text + done, bytes - done, options, out, error);
 }
 
-static enum shoal_status apply_step(enum normalizer_step step, const char *text, size_t bytes,
+enum shoal_status normalizer_check_length(const struct buffer *out, struct shoal_error *error)
+{
+    if (out->used > NORMALIZER_MAX_TEXT)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "the tokenizer's normalizer makes more than %u bytes of this text",
+            NORMALIZER_MAX_TEXT);
+    return SHOAL_OK;
+}
+
+/*
+ * As the `tokenizers` library reads the rules: a cluster of less than six bytes is looked up as a
+ * whole, and if a rule takes its start, be it only that, all of it is replaced; else each character
+ * is. Of several rules the shortest counts.
+ */
+static enum shoal_status map_cluster(const struct charsmap *map, const char *text, size_t bytes,
     struct buffer *out, struct shoal_error *error)
+{
+    const char *replacement;
+
+    TRY(normalizer_check_length(out, error));
+    if (bytes < 6 && charsmap_match(map, text, bytes, false, &replacement))
+        return buffer_append(out, replacement, strlen(replacement), error);
+    while (bytes) {
+        utf8proc_int32_t point;
+        size_t length = (size_t)utf8proc_iterate(
+            (const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &point);
+
+        if (charsmap_match(map, text, length, false, &replacement))
+            TRY(buffer_append(out, replacement, strlen(replacement), error));
+        else
+            TRY(buffer_append(out, text, length, error));
+        text += length;
+        bytes -= length;
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status apply_charsmap(const struct charsmap *map, const char *text, size_t bytes,
+    struct buffer *out, struct shoal_error *error)
+{
+    utf8proc_int32_t state = 0, before = 0, point;
+    size_t begin = 0;
+
+    for (size_t at = 0; at < bytes; before = point) {
+        size_t length = (size_t)utf8proc_iterate(
+            (const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at), &point);
+
+        if (at && utf8proc_grapheme_break_stateful(before, point, &state) &&
+            !unicode_extends(point)) {
+            TRY(map_cluster(map, text + begin, at - begin, out, error));
+            begin = at;
+        }
+        at += length;
+    }
+    return map_cluster(map, text + begin, bytes - begin, out, error);
+}
+
+static enum shoal_status strip(const struct normalizer_step *step, const char *text, size_t bytes,
+    struct buffer *out, struct shoal_error *error)
+{
+    size_t begin = 0, end = 0;
+    bool seen = false; /* something that stays */
+
+    for (size_t at = 0; at < bytes;) {
+        utf8proc_int32_t point;
+
+        at += (size_t)utf8proc_iterate(
+            (const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at), &point);
+        if (!unicode_is_space(point)) {
+            seen = true;
+            end = at;
+        } else if (!seen && step->left) {
+            begin = at;
+        }
+    }
+    if (!step->right) end = bytes;
+    return begin < end ? buffer_append(out, text + begin, end - begin, error) : SHOAL_OK;
+}
+
+static enum shoal_status replace(const struct normalizer_step *step, const char *text, size_t bytes,
+    struct buffer *out, struct shoal_error *error)
+{
+    struct split_cursor cursor = {.split = &step->pattern, .bytes = bytes, .last_end = SIZE_MAX};
+    struct split_budget budget;
+    struct buffer copy = {0};
+    size_t done = 0, begin, end;
+    enum shoal_status status;
+    bool found = true;
+
+    TRY(split_budget_init(&budget, error));
+    TRY_OR_FAIL(split_subject(text, bytes, &copy, &cursor.subject, error));
+    for (;;) {
+        TRY_OR_FAIL(split_next(&cursor, &budget, &found, &begin, &end, error));
+        if (!found) break;
+        TRY_OR_FAIL(normalizer_check_length(out, error));
+        TRY_OR_FAIL(buffer_append(out, text + done, begin - done, error));
+        TRY_OR_FAIL(buffer_append(out, step->content, strlen(step->content), error));
+        done = end;
+    }
+    status = buffer_append(out, text + done, bytes - done, error);
+fail:
+    mem_free(copy.data);
+    split_budget_fini(&budget);
+    return status;
+}
+
+static enum shoal_status apply_step(const struct normalizer_step *step, const char *text,
+    size_t bytes, struct buffer *out, struct shoal_error *error)
 {
     static const utf8proc_option_t options[] = {
         [NORMALIZE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -169,8 +330,18 @@ static enum shoal_status apply_step(enum normalizer_step step, const char *text,
         [NORMALIZE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
     };
 
-    if (step == NORMALIZE_LOWERCASE) return lowercase(text, bytes, out, error);
-    return normal_stretches(text, bytes, options[step], out, error);
+    switch (step->kind) {
+    case NORMALIZE_LOWERCASE:
+        return lowercase(text, bytes, out, error);
+    case NORMALIZE_CHARSMAP:
+        return apply_charsmap(&step->map, text, bytes, out, error);
+    case NORMALIZE_STRIP:
+        return strip(step, text, bytes, out, error);
+    case NORMALIZE_REPLACE:
+        return replace(step, text, bytes, out, error);
+    default:
+        return normal_stretches(text, bytes, options[step->kind], out, error);
+    }
 }
 
 enum shoal_status normalizer_apply(const struct normalizer *normalizer, const char *text,
@@ -185,7 +356,7 @@ enum shoal_status normalizer_apply(const struct normalizer *normalizer, const ch
         struct buffer swap;
 
         next.used = 0;
-        status = apply_step(normalizer->steps[i], out->data, out->used, &next, error);
+        status = apply_step(&normalizer->steps[i], out->data, out->used, &next, error);
         if (status) {
             mem_free(next.data);
             return status;

@@ -1,6 +1,7 @@
 /* Cutting with a regular expression, over PCRE2. */
 #include "tokenizer/split.h"
 
+#include "tokenizer/json_field.h"
 #include "tokenizer/unicode.h"
 
 #include <utf8proc.h>
@@ -173,6 +174,19 @@ enum shoal_status split_init(
             (size_t)offset, message);
     }
     return SHOAL_OK;
+}
+
+enum shoal_status split_read_pattern(
+    struct split *split, const json_t *json, const char *what, struct shoal_error *error)
+{
+    const json_t *pattern = json_field(json, "pattern");
+    const char *regex, *literal;
+
+    TRY(json_field_string(pattern, "Regex", &regex, error));
+    TRY(json_field_string(pattern, "String", &literal, error));
+    if (!regex == !literal)
+        FAIL(error, SHOAL_E_FORMAT, "%s needs a \"pattern\" with \"Regex\" or \"String\"", what);
+    return split_init(split, regex ? regex : literal, !regex, error);
 }
 
 void split_fini(struct split *split)

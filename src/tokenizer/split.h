@@ -9,6 +9,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/buffer.h"
 
+#include <jansson.h>
 #include <pcre2.h>
 
 /* A way of cutting. Zero-initialised, it leaves the text whole. */
@@ -20,6 +21,9 @@ struct split {
 
 /* `literal`: the pattern is plain text. */
 enum shoal_status split_init(struct split *split, const char *pattern, bool literal,
+    struct shoal_error *error) SHOAL_CHECKED;
+/* From the "pattern" of `what`: {"Regex": ...} or {"String": ...}. */
+enum shoal_status split_read_pattern(struct split *split, const json_t *json, const char *what,
     struct shoal_error *error) SHOAL_CHECKED;
 void split_fini(struct split *split);
 

@@ -1,31 +1,11 @@
-/* Reading a tokenizer.json, and running a text through its parts. */
-#include "tokenizer/tokenizer.h"
-
+/* Reading a tokenizer.json, and opening tokenizers. */
 #include "base/file.h"
 #include "base/json.h"
-#include "tokenizer/added.h"
-#include "tokenizer/bpe.h"
+#include "tokenizer/inside.h"
 #include "tokenizer/json_field.h"
-#include "tokenizer/split.h"
+#include "tokenizer/sentencepiece.h"
 
 #include <utf8proc.h>
-
-#define MAX_STEPS 16
-
-/* A pre-tokenizer: cuts every word of the one before it. */
-struct step {
-    bool prefix_space; /* a word that does not begin with a space is given one */
-    struct split split;
-};
-
-struct tokenizer {
-    struct normalizer normalizer;
-    struct added added;
-    struct step steps[MAX_STEPS];
-    int32_t step_count;
-    bool byte_level; /* seen, and nothing may follow it */
-    struct bpe bpe;
-};
 
 /* ---- reading ---- */
 
@@ -34,7 +14,7 @@ static const char byte_level_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 static enum shoal_status read_byte_level(
-    struct step *step, const json_t *json, struct shoal_error *error)
+    struct tokenizer_step *step, const json_t *json, struct shoal_error *error)
 {
     bool use_regex;
 
@@ -45,26 +25,94 @@ static enum shoal_status read_byte_level(
 }
 
 static enum shoal_status read_split(
-    struct step *step, const json_t *json, struct shoal_error *error)
+    struct tokenizer_step *step, const json_t *json, struct shoal_error *error)
 {
-    const json_t *pattern = json_field(json, "pattern");
-    const char *behavior, *regex, *literal;
+    const char *behavior;
     bool invert;
 
     TRY(json_field_string(json, "behavior", &behavior, error));
     TRY(json_field_bool(json, "invert", false, &invert, error));
-    TRY(json_field_string(pattern, "Regex", &regex, error));
-    TRY(json_field_string(pattern, "String", &literal, error));
-    if (!behavior || !regex == !literal)
-        FAIL(error, SHOAL_E_FORMAT,
-            "a Split pre-tokenizer needs \"behavior\" and a \"pattern\" with \"Regex\" or "
-            "\"String\"");
+    if (!behavior) FAIL(error, SHOAL_E_FORMAT, "a Split pre-tokenizer has no \"behavior\"");
     if (strcmp(behavior, "Isolated") && strcmp(behavior, "Removed"))
         FAIL(error, SHOAL_E_UNSUPPORTED,
             "the Split behavior \"%.100s\" is not supported; Isolated and Removed are", behavior);
-    TRY(split_init(&step->split, regex ? regex : literal, !regex, error));
+    TRY(split_read_pattern(&step->split, json, "a Split pre-tokenizer", error));
     step->split.remove = !strcmp(behavior, "Removed");
     step->split.invert = invert;
+    return SHOAL_OK;
+}
+
+static enum shoal_status read_prepend(
+    const json_t *json, enum prepend *prepend, struct shoal_error *error)
+{
+    static const char *const schemes[] = {
+        [PREPEND_NEVER] = "never", [PREPEND_FIRST] = "first", [PREPEND_ALWAYS] = "always"};
+    const char *scheme;
+    bool prefix;
+    int i = 0;
+
+    TRY(json_field_string(json, "prepend_scheme", &scheme, error));
+    TRY(json_field_bool(json, "add_prefix_space", true, &prefix, error));
+    if (!scheme) scheme = prefix ? "always" : "never";
+    while (i < 3 && strcmp(scheme, schemes[i]) != 0)
+        i++;
+    if (i == 3 || (!prefix && i != PREPEND_NEVER))
+        FAIL(error, SHOAL_E_FORMAT,
+            "a Metaspace pre-tokenizer has the \"prepend_scheme\" \"%.60s\"%s", scheme,
+            i == 3 ? "; never, first and always are known"
+                   : ", though \"add_prefix_space\" is false");
+    *prepend = (enum prepend)i;
+    return SHOAL_OK;
+}
+
+static enum shoal_status read_metaspace(const struct tokenizer *t, struct tokenizer_step *step,
+    const json_t *json, struct shoal_error *error)
+{
+    const char *mark;
+    utf8proc_int32_t point;
+    size_t bytes;
+
+    TRY(json_field_string(json, "replacement", &mark, error));
+    bytes = mark ? strlen(mark) : 0;
+    if (!bytes ||
+        utf8proc_iterate((const utf8proc_uint8_t *)mark, -1, &point) != (utf8proc_ssize_t)bytes)
+        FAIL(error, SHOAL_E_FORMAT,
+            "a Metaspace pre-tokenizer needs a \"replacement\" of one character");
+    memcpy(step->metaspace.mark, mark, bytes);
+    TRY(json_field_bool(json, "split", true, &step->metaspace.cut, error));
+    TRY(read_prepend(json, &step->metaspace.prepend, error));
+    if (step->metaspace.prepend == PREPEND_FIRST && t->step_count > 1)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "a Metaspace pre-tokenizer with the \"prepend_scheme\" first follows another, which is "
+            "not supported");
+    return SHOAL_OK;
+}
+
+/* A pre-tokenizer that is no Sequence. */
+static enum shoal_status read_step(
+    struct tokenizer *t, const char *type, const json_t *json, struct shoal_error *error)
+{
+    const char *last = t->kind == TOKENIZER_BPE ? "ByteLevel" : "Metaspace";
+    struct tokenizer_step *step;
+
+    if (t->closed)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "the pre-tokenizer \"%.100s\" follows %s, which is supported as the last only", type,
+            last);
+    if (t->step_count == TOKENIZER_MAX_STEPS)
+        FAIL(error, SHOAL_E_UNSUPPORTED, "there are more than %d pre-tokenizers",
+            TOKENIZER_MAX_STEPS);
+    step = &t->steps[t->step_count++];
+    if (!strcmp(type, "Split")) return read_split(step, json, error);
+    t->closed = !strcmp(type, last);
+    if (t->closed && t->kind == TOKENIZER_BPE) return read_byte_level(step, json, error);
+    if (t->closed) return read_metaspace(t, step, json, error);
+    if (t->kind == TOKENIZER_BPE || strcmp(type, "WhitespaceSplit"))
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "the pre-tokenizer \"%.100s\" is not supported; Split, %s and Sequence are", type,
+            t->kind == TOKENIZER_BPE ? "ByteLevel" : "WhitespaceSplit, Metaspace");
+    TRY(split_init(&step->split, "\\s", false, error));
+    step->split.remove = true;
     return SHOAL_OK;
 }
 
@@ -73,36 +121,79 @@ static enum shoal_status read_steps(
 {
     const json_t *list, *entry;
     const char *type;
-    struct step *step;
     size_t i;
 
     TRY(json_field_type(json, "the pre-tokenizer", &type, error));
-    if (!strcmp(type, "Sequence")) {
-        list = json_field(json, "pretokenizers");
-        if (!json_is_array(list) || depth > 8)
-            FAIL(error, SHOAL_E_FORMAT,
-                "a Sequence pre-tokenizer has no \"pretokenizers\" or is too deep");
-        json_array_foreach(list, i, entry) TRY(read_steps(t, entry, depth + 1, error));
-        return SHOAL_OK;
-    }
-    if (t->byte_level)
-        FAIL(error, SHOAL_E_UNSUPPORTED,
-            "the pre-tokenizer \"%.100s\" follows ByteLevel, which is supported as the last only",
-            type);
-    if (t->step_count == MAX_STEPS)
-        FAIL(error, SHOAL_E_UNSUPPORTED, "there are more than %d pre-tokenizers", MAX_STEPS);
-    step = &t->steps[t->step_count++];
-    if (!strcmp(type, "Split")) return read_split(step, json, error);
-    if (strcmp(type, "ByteLevel"))
-        FAIL(error, SHOAL_E_UNSUPPORTED,
-            "the pre-tokenizer \"%.100s\" is not supported; Split, ByteLevel and Sequence are",
-            type);
-    t->byte_level = true;
-    return read_byte_level(step, json, error);
+    if (strcmp(type, "Sequence") != 0) return read_step(t, type, json, error);
+    list = json_field(json, "pretokenizers");
+    if (!json_is_array(list) || depth > 8)
+        FAIL(error, SHOAL_E_FORMAT,
+            "a Sequence pre-tokenizer has no \"pretokenizers\" or is too deep");
+    json_array_foreach(list, i, entry) TRY(read_steps(t, entry, depth + 1, error));
+    return SHOAL_OK;
 }
 
-/* Post-processors may add ids around the text's own; only those that add none are accepted. */
-static enum shoal_status check_processor(const json_t *json, int depth, struct shoal_error *error)
+/* ---- what stands around a text ---- */
+
+/* Adds the ids that `tokens`, the template's table, gives for a special token. */
+static enum shoal_status add_special(struct tokenizer *t, const json_t *tokens, const char *name,
+    int32_t *side, size_t *count, struct shoal_error *error)
+{
+    const json_t *ids = json_object_get(json_object_get(tokens, name), "ids"), *id;
+    size_t i;
+
+    if (!json_array_size(ids))
+        FAIL(
+            error, SHOAL_E_FORMAT, "the post-processor's template has no ids for \"%.100s\"", name);
+    json_array_foreach(ids, i, id)
+    {
+        json_int_t value = json_integer_value(id);
+
+        if (!json_is_integer(id) || value < 0 || value >= tokenizer_vocab(t))
+            FAIL(error, SHOAL_E_FORMAT,
+                "the post-processor's id of \"%.100s\" is not in the vocabulary", name);
+        if (*count == TOKENIZER_MAX_TEMPLATE)
+            FAIL(error, SHOAL_E_UNSUPPORTED,
+                "the post-processor adds more than %d tokens on a side of the text",
+                TOKENIZER_MAX_TEMPLATE);
+        side[(*count)++] = (int32_t)value;
+    }
+    return SHOAL_OK;
+}
+
+/* What TemplateProcessing adds to a single text. */
+static enum shoal_status read_template(
+    struct tokenizer *t, const json_t *json, struct shoal_error *error)
+{
+    const json_t *list = json_field(json, "single"), *tokens = json_field(json, "special_tokens"),
+                 *entry;
+    struct tokenizer_template *around = &t->around;
+    bool text = false;
+    size_t i;
+
+    json_array_foreach(list, i, entry)
+    {
+        const json_t *special = json_object_get(entry, "SpecialToken");
+        const char *name = json_string_value(json_object_get(special, "id"));
+
+        if (json_object_get(entry, "Sequence") && !text) {
+            text = true;
+            continue;
+        }
+        if (!name)
+            FAIL(error, SHOAL_E_FORMAT,
+                "the post-processor's template has an entry that is no special token, nor the one "
+                "text");
+        TRY(add_special(t, tokens, name, text ? around->after : around->before,
+            text ? &around->after_count : &around->before_count, error));
+    }
+    if (!text) FAIL(error, SHOAL_E_FORMAT, "the post-processor's template has no text");
+    return SHOAL_OK;
+}
+
+/* Byte-level BPE is for those who write a template as text: there none may add ids. */
+static enum shoal_status read_processor(
+    struct tokenizer *t, const json_t *json, int depth, struct shoal_error *error)
 {
     const json_t *list, *entry;
     const char *type;
@@ -113,38 +204,104 @@ static enum shoal_status check_processor(const json_t *json, int depth, struct s
     if (!strcmp(type, "ByteLevel")) return SHOAL_OK;
     if (!strcmp(type, "Sequence") && depth < 8) {
         list = json_field(json, "processors");
-        json_array_foreach(list, i, entry) TRY(check_processor(entry, depth + 1, error));
+        json_array_foreach(list, i, entry) TRY(read_processor(t, entry, depth + 1, error));
         return SHOAL_OK;
     }
     if (!strcmp(type, "TemplateProcessing")) {
+        if (t->kind != TOKENIZER_BPE) return read_template(t, json, error);
         list = json_field(json, "single");
         if (json_array_size(list) == 1 && json_object_get(json_array_get(list, 0), "Sequence"))
             return SHOAL_OK;
         FAIL(error, SHOAL_E_UNSUPPORTED,
-            "the post-processor TemplateProcessing adds tokens, which is not supported");
+            "the post-processor TemplateProcessing adds tokens, which is not supported with BPE");
     }
     FAIL(error, SHOAL_E_UNSUPPORTED,
-        "the post-processor \"%.100s\" is not supported; ByteLevel and a TemplateProcessing that "
-        "adds nothing are",
+        "the post-processor \"%.100s\" is not supported; ByteLevel and TemplateProcessing are, "
+        "with BPE one that adds nothing",
         type);
+}
+
+/* ---- the model ---- */
+
+static enum shoal_status read_bpe(
+    struct tokenizer *t, const json_t *root, const json_t *model, struct shoal_error *error)
+{
+    if (!t->closed)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "the pre-tokenizer is not ByteLevel; only byte-level BPE and Unigram are supported");
+    TRY(read_processor(t, json_field(root, "post_processor"), 0, error));
+    TRY(bpe_init(&t->bpe, model, error));
+    return added_init(&t->added, json_field(root, "added_tokens"), json_object_get(model, "vocab"),
+        0, &t->normalizer, error);
+}
+
+static enum shoal_status read_pieces(
+    struct unigram *unigram, const json_t *model, struct shoal_error *error)
+{
+    const json_t *vocab = json_field(model, "vocab"), *unknown = json_field(model, "unk_id"),
+                 *entry;
+    json_int_t id = json_integer_value(unknown);
+    size_t i;
+
+    TRY(unigram_init(unigram, json_array_size(vocab), false, error));
+    TRY(json_field_bool(model, "byte_fallback", false, &unigram->byte_fallback, error));
+    if (unknown && (!json_is_integer(unknown) || id < 0 || id >= TOKENIZER_MAX_IDS))
+        FAIL(error, SHOAL_E_FORMAT, "\"unk_id\" is no whole number from 0 to %d",
+            TOKENIZER_MAX_IDS - 1);
+    if (unknown) unigram->unknown_id = (int32_t)id;
+    json_array_foreach(vocab, i, entry)
+    {
+        const json_t *text = json_array_get(entry, 0), *score = json_array_get(entry, 1);
+
+        if (json_array_size(entry) != 2 || !json_is_string(text) || !json_is_number(score))
+            FAIL(error, SHOAL_E_FORMAT, "entry %zu of the vocabulary is not a text and a score", i);
+        TRY(unigram_add(unigram, json_string_value(text), json_string_length(text),
+            json_number_value(score), UNIGRAM_NORMAL, error));
+    }
+    return unigram_finish(unigram, error);
+}
+
+static enum shoal_status read_unigram(
+    struct tokenizer *t, const json_t *root, const json_t *model, struct shoal_error *error)
+{
+    const json_t *added = json_field(root, "added_tokens"), *entry;
+    json_t *known;
+    enum shoal_status status = SHOAL_OK;
+    bool failed = false;
+    size_t i;
+
+    TRY(read_pieces(&t->unigram, model, error));
+    known = json_object(); /* of the vocabulary, the added tokens that are in it */
+    json_array_foreach(added, i, entry)
+    {
+        const char *text = json_string_value(json_object_get(entry, "content"));
+        int32_t id = text ? unigram_find(&t->unigram, text, strlen(text)) : -1;
+
+        if (id >= 0) json_put(known, text, json_integer(id), &failed);
+    }
+    if (!known || failed)
+        status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
+    else
+        status = added_init(&t->added, added, known, t->unigram.id_end, &t->normalizer, error);
+    json_decref(known);
+    if (status) return status;
+    return read_processor(t, json_field(root, "post_processor"), 0, error);
 }
 
 static enum shoal_status read_all(
     struct tokenizer *t, const json_t *root, struct shoal_error *error)
 {
     const json_t *model = json_field(root, "model"), *steps = json_field(root, "pre_tokenizer");
+    const char *type;
 
     if (!json_is_object(root) || !json_is_object(model))
         FAIL(error, SHOAL_E_FORMAT, "there is no \"model\"");
+    TRY(json_field_string(model, "type", &type, error));
+    t->kind = type && !strcmp(type, "Unigram") ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
     TRY(normalizer_init(&t->normalizer, json_field(root, "normalizer"), error));
     if (steps) TRY(read_steps(t, steps, 0, error));
-    if (!t->byte_level)
-        FAIL(error, SHOAL_E_UNSUPPORTED,
-            "the pre-tokenizer is not ByteLevel; only byte-level BPE is supported");
-    TRY(check_processor(json_field(root, "post_processor"), 0, error));
-    TRY(bpe_init(&t->bpe, model, error));
-    return added_init(&t->added, json_field(root, "added_tokens"), json_object_get(model, "vocab"),
-        &t->normalizer, error);
+    if (t->kind == TOKENIZER_UNIGRAM) return read_unigram(t, root, model, error);
+    return read_bpe(t, root, model, error);
 }
 
 enum shoal_status tokenizer_from_json(
@@ -202,24 +359,41 @@ static enum shoal_status take_text(
     return allowance_take(allowance, path, bytes, error);
 }
 
+/* The file itself, or what there is in a folder: *name is mem_free'd by the caller. */
+static enum shoal_status find_file(const char *path, char **name, struct shoal_error *error)
+{
+    static const char *const names[] = {"/tokenizer.json", "/spiece.model"};
+    bool folder = file_kind(path) == FILE_FOLDER;
+
+    for (size_t i = 0; i < 2; i++) {
+        *name = mem_format("%s%s", path, folder ? names[i] : "");
+        if (!*name) FAIL_MEMORY(error);
+        if (!folder || file_kind(*name) != FILE_NONE) return SHOAL_OK;
+        mem_free(*name);
+    }
+    FAIL(error, SHOAL_E_MISSING,
+        "%s holds no tokenizer.json and no spiece.model; vocab.json and merges.txt alone are not "
+        "supported",
+        path);
+}
+
 enum shoal_status tokenizer_open_within(const char *path, struct allowance *allowance,
     struct tokenizer **tokenizer, struct shoal_error *error)
 {
-    bool folder = file_kind(path) == FILE_FOLDER;
-    char *name = mem_format("%s%s", path, folder ? "/tokenizer.json" : "");
     enum shoal_status status;
-    char *json = NULL;
+    char *name, *data = NULL;
     size_t bytes;
 
-    if (!name) FAIL_MEMORY(error);
-    if (folder && file_kind(name) == FILE_NONE)
-        status = error_set(error, SHOAL_E_MISSING, __FILE__, __LINE__,
-            "%s holds no tokenizer.json; vocab.json and merges.txt alone are not supported", path);
-    else
-        status = take_text(allowance, name, error);
-    if (!status) status = file_read_all(name, TOKENIZER_MAX_FILE, &json, &bytes, error);
-    if (!status) status = tokenizer_parse(json, bytes, name, allowance, tokenizer, error);
-    mem_free(json);
+    TRY(find_file(path, &name, error));
+    status = take_text(allowance, name, error);
+    if (!status) status = file_read_all(name, TOKENIZER_MAX_FILE, &data, &bytes, error);
+    if (!status) {
+        if (sentencepiece_begins(data, bytes))
+            status = tokenizer_from_sentencepiece(data, bytes, name, allowance, tokenizer, error);
+        else
+            status = tokenizer_parse(data, bytes, name, allowance, tokenizer, error);
+    }
+    mem_free(data);
     mem_free(name);
     return status;
 }
@@ -231,188 +405,27 @@ void tokenizer_close(struct tokenizer **tokenizer)
     if (!t) return;
     for (int32_t i = 0; i < t->step_count; i++)
         split_fini(&t->steps[i].split);
+    normalizer_fini(&t->normalizer);
     added_fini(&t->added);
     bpe_fini(&t->bpe);
+    unigram_fini(&t->unigram);
+    charsmap_fini(&t->spaces.map);
     mem_free(t);
     *tokenizer = NULL;
 }
 
 int32_t tokenizer_vocab(const struct tokenizer *tokenizer)
 {
-    int32_t model = tokenizer->bpe.id_end, added = tokenizer->added.id_end;
+    int32_t model =
+        tokenizer->kind == TOKENIZER_BPE ? tokenizer->bpe.id_end : tokenizer->unigram.id_end;
+    int32_t added = tokenizer->added.id_end;
 
     return model > added ? model : added;
 }
 
-/* ---- encoding ---- */
-
-/* A stretch of text with what patterns see in its place: the same number of bytes. */
-struct piece {
-    const char *text, *subject;
-    size_t bytes;
-};
-
-struct encoder {
-    const struct tokenizer *t;
-    struct buffer normal, subject; /* of the stretch at hand */
-    struct split_budget budget;
-    struct bpe_scratch scratch;
-    int32_t *ids;
-    size_t count, room;
-    struct shoal_error *error;
-};
-
-static enum shoal_status reserve_ids(struct encoder *e, size_t more)
+int32_t tokenizer_end(const struct tokenizer *tokenizer)
 {
-    if (more > e->room - e->count) {
-        size_t room = 2 * e->room + more;
-        int32_t *grown = mem_realloc(e->ids, room, sizeof *grown);
+    const struct tokenizer_template *around = &tokenizer->around;
 
-        if (!grown) FAIL_MEMORY(e->error);
-        e->ids = grown;
-        e->room = room;
-    }
-    return SHOAL_OK;
-}
-
-static enum shoal_status encode_piece(struct encoder *e, int32_t step, struct piece piece);
-
-static struct piece slice(struct piece piece, size_t begin, size_t end)
-{
-    return (struct piece){piece.text + begin, piece.subject + begin, end - begin};
-}
-
-/* Cuts the piece and hands on its words. */
-static enum shoal_status split_piece(struct encoder *e, int32_t step, struct piece piece)
-{
-    const struct split *split = &e->t->steps[step].split;
-    struct split_cursor cursor = {
-        .split = split, .subject = piece.subject, .bytes = piece.bytes, .last_end = SIZE_MAX};
-    size_t done = 0, begin, end;
-    bool found;
-
-    for (;;) {
-        TRY(split_next(&cursor, &e->budget, &found, &begin, &end, e->error));
-        if (!found) begin = end = piece.bytes;
-        if (!(split->remove && split->invert))
-            TRY(encode_piece(e, step + 1, slice(piece, done, begin)));
-        if (!found) return SHOAL_OK;
-        if (!split->remove || split->invert)
-            TRY(encode_piece(e, step + 1, slice(piece, begin, end)));
-        done = end;
-    }
-}
-
-static enum shoal_status prefix_piece(struct encoder *e, int32_t step, struct piece piece)
-{
-    bool cut = e->t->steps[step].split.code != NULL;
-    char *copy = mem_alloc(2 * (piece.bytes + 1));
-    enum shoal_status status;
-
-    if (!copy) FAIL_MEMORY(e->error);
-    copy[0] = copy[piece.bytes + 1] = ' ';
-    memcpy(copy + 1, piece.text, piece.bytes);
-    memcpy(copy + piece.bytes + 2, piece.subject, piece.bytes);
-    piece = (struct piece){copy, copy + piece.bytes + 1, piece.bytes + 1};
-    status = cut ? split_piece(e, step, piece) : encode_piece(e, step + 1, piece);
-    mem_free(copy);
-    return status;
-}
-
-/* From pre-tokenizer `step` on; past the last one the piece is a word. */
-static enum shoal_status encode_piece(struct encoder *e, int32_t step, struct piece piece)
-{
-    const struct tokenizer *t = e->t;
-    size_t count;
-
-    if (!piece.bytes) return SHOAL_OK;
-    if (step < t->step_count) {
-        if (t->steps[step].prefix_space && piece.text[0] != ' ')
-            return prefix_piece(e, step, piece);
-        if (t->steps[step].split.code) return split_piece(e, step, piece);
-        return encode_piece(e, step + 1, piece);
-    }
-    TRY(reserve_ids(e, piece.bytes));
-    TRY(bpe_encode(
-        &t->bpe, &e->scratch, piece.text, piece.bytes, e->ids + e->count, &count, e->error));
-    e->count += count;
-    return SHOAL_OK;
-}
-
-/* Text without added tokens of any kind. */
-static enum shoal_status encode_words(struct encoder *e, const char *text, size_t bytes)
-{
-    const char *subject;
-
-    TRY(split_subject(text, bytes, &e->subject, &subject, e->error));
-    return encode_piece(e, 0, (struct piece){text, subject, bytes});
-}
-
-static enum shoal_status encode_stretch(struct encoder *e, const char *text, size_t bytes);
-
-/* Takes out the tokens of `set`, and gives what lies between them to `rest`. */
-static enum shoal_status encode_around(struct encoder *e, const struct added_set *set,
-    const char *text, size_t bytes,
-    enum shoal_status (*rest)(struct encoder *e, const char *text, size_t bytes))
-{
-    struct added_match match = {.resume = 0};
-    size_t done = 0;
-
-    while (added_find(set, text, bytes, match.resume, done, &match)) {
-        if (done < match.begin) TRY(rest(e, text + done, match.begin - done));
-        TRY(reserve_ids(e, 1));
-        e->ids[e->count++] = match.id;
-        done = match.end;
-    }
-    return done < bytes ? rest(e, text + done, bytes - done) : SHOAL_OK;
-}
-
-/* Text without the added tokens that are sought before normalisation. */
-static enum shoal_status encode_stretch(struct encoder *e, const char *text, size_t bytes)
-{
-    TRY(normalizer_apply(&e->t->normalizer, text, bytes, &e->normal, e->error));
-    return encode_around(e, &e->t->added.normalized, e->normal.data, e->normal.used, encode_words);
-}
-
-enum shoal_status tokenizer_check_text(const char *text, struct shoal_error *error)
-{
-    size_t bytes = strlen(text);
-
-    if (bytes > TOKENIZER_MAX_TEXT)
-        FAIL(error, SHOAL_E_INVALID, "the text has %zu bytes; at most %u are allowed", bytes,
-            TOKENIZER_MAX_TEXT);
-    for (size_t at = 0; at < bytes;) {
-        utf8proc_int32_t point;
-        utf8proc_ssize_t length = utf8proc_iterate(
-            (const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at), &point);
-
-        if (length <= 0)
-            FAIL(error, SHOAL_E_INVALID, "the text is not valid UTF-8 at byte %zu (0x%02x)", at,
-                (unsigned char)text[at]);
-        at += (size_t)length;
-    }
-    return SHOAL_OK;
-}
-
-enum shoal_status tokenizer_encode(const struct tokenizer *tokenizer, const char *text,
-    int32_t **ids, size_t *count, struct shoal_error *error)
-{
-    struct encoder e = {.t = tokenizer, .error = error};
-    size_t bytes = strlen(text);
-    enum shoal_status status;
-
-    TRY_OR_FAIL(tokenizer_check_text(text, error));
-    TRY_OR_FAIL(split_budget_init(&e.budget, error));
-    TRY_OR_FAIL(reserve_ids(&e, bytes + 1));
-    TRY_OR_FAIL(encode_around(&e, &tokenizer->added.plain, text, bytes, encode_stretch));
-    *ids = e.ids;
-    *count = e.count;
-    e.ids = NULL;
-fail:
-    mem_free(e.ids);
-    mem_free(e.normal.data);
-    mem_free(e.subject.data);
-    bpe_scratch_fini(&e.scratch);
-    split_budget_fini(&e.budget);
-    return status;
+    return around->after_count ? around->after[around->after_count - 1] : -1;
 }

@@ -121,3 +121,15 @@ int32_t unicode_lowercase(int32_t point)
 
     return range ? point + range->value : utf8proc_tolower(point);
 }
+
+bool unicode_extends(int32_t c)
+{
+    return c == 0x897 || (c >= 0x1acf && c <= 0x1add) || (c >= 0x1ae0 && c <= 0x1aeb);
+}
+
+bool unicode_is_space(int32_t c)
+{
+    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}

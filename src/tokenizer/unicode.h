@@ -18,6 +18,11 @@ bool unicode_is_inert(int32_t point);
 /* A character that patterns take as this one is meant: of its category, and as long in UTF-8. */
 int32_t unicode_stand_in(int32_t point);
 
+/* Too new for some versions of utf8proc to know that it belongs to the cluster before it. */
+bool unicode_extends(int32_t point);
+
+bool unicode_is_space(int32_t point); /* White_Space */
+
 /* Lower case of one character to one; U+0130 is not handled. */
 int32_t unicode_lowercase(int32_t point);
 

@@ -123,7 +123,7 @@ static void test_accepted(void **state)
 static void test_models(void **state)
 {
     static const struct refusal refusals[] = {
-        {"{\"model\":{\"type\":\"Unigram\"}}", SHOAL_E_UNSUPPORTED, "Unigram"},
+        {"{\"model\":{\"type\":\"WordPiece\"}}", SHOAL_E_UNSUPPORTED, "WordPiece"},
         {"{\"model\":{\"type\":7}}", SHOAL_E_FORMAT, "type"},
         {"{\"model\":{\"vocab\":{}}}", SHOAL_E_FORMAT, "vocab"},
         {"{\"model\":{\"vocab\":[]}}", SHOAL_E_FORMAT, "vocab"},

@@ -1,12 +1,13 @@
 /*
  * Fuzz target: the input is a tokenizer.json, then a 0 byte and a text to encode with it. Without
- * a 0 byte a text that has a bit of everything is taken.
+ * a 0 byte a text that has a bit of everything is taken, and so with a SentencePiece model, which
+ * is told by its first bytes.
  *
  * Built as fuzz_safetensors.c says, with src/tokenizer and its libraries, and the corpus in
  * tests/fuzz/corpus/tokenizer.
  */
 #include "base/memory.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/sentencepiece.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,8 @@ static void check_encoding(const struct tokenizer *tokenizer, const char *text)
     struct shoal_error error = {0};
     int32_t *ids = NULL, *again = NULL;
     size_t count = 0, count_again = 0;
-    enum shoal_status status = tokenizer_encode(tokenizer, text, &ids, &count, &error);
+    enum shoal_status status =
+        tokenizer_encode_with_template(tokenizer, text, &ids, &count, &error);
 
     if (status) {
         check_failure(status, &error);
@@ -37,7 +39,8 @@ static void check_encoding(const struct tokenizer *tokenizer, const char *text)
     }
     for (size_t i = 0; i < count; i++)
         require(ids[i] >= 0 && ids[i] < tokenizer_vocab(tokenizer));
-    require(tokenizer_encode(tokenizer, text, &again, &count_again, NULL) == SHOAL_OK);
+    require(
+        tokenizer_encode_with_template(tokenizer, text, &again, &count_again, NULL) == SHOAL_OK);
     require(count == count_again && (!count || !memcmp(ids, again, count * sizeof *ids)));
     mem_free(ids);
     mem_free(again);
@@ -47,13 +50,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char fallback[] =
         "The cat's 2 HATS,  \u00e9e\u0301 \u4e2d\u6587\r\n\U0001f34e <|im_end|>";
-    const uint8_t *zero = size ? memchr(data, 0, size) : NULL;
+    bool model = sentencepiece_begins((const char *)data, size);
+    const uint8_t *zero = size && !model ? memchr(data, 0, size) : NULL;
     size_t json_bytes = zero ? (size_t)(zero - data) : size;
     struct tokenizer *tokenizer = NULL;
     struct shoal_error error = {0};
-    enum shoal_status status =
-        tokenizer_parse((const char *)data, json_bytes, "f", NULL, &tokenizer, &error);
+    enum shoal_status status;
 
+    if (model)
+        status = tokenizer_from_sentencepiece(data, size, "f", NULL, &tokenizer, &error);
+    else
+        status = tokenizer_parse((const char *)data, json_bytes, "f", NULL, &tokenizer, &error);
     if (status) {
         check_failure(status, &error);
         require(!tokenizer);

@@ -6,6 +6,7 @@
 The files are committed; tests/unit/test_fuzz_corpus.c replays them. What a fuzzer finds is added by
 hand, under a name that says what it was.
 """
+import base64
 import json
 import struct
 from pathlib import Path
@@ -343,7 +344,109 @@ def sequence(*steps):
     return {"type": "Sequence", "pretokenizers": list(steps)}
 
 
+def varint(n):
+    return bytes([n % 128 | 128]) + varint(n // 128) if n > 127 else bytes([n])
+
+
+def message(*fields):
+    """A protobuf message: a number, a float or bytes for each key."""
+    text = b""
+    for key, value in fields:
+        if isinstance(value, float):
+            text += varint(key << 3 | 5) + struct.pack("<f", value)
+        elif isinstance(value, int):
+            text += varint(key << 3) + varint(value)
+        else:
+            text += varint(key << 3 | 2) + varint(len(value)) + value
+    return text
+
+
+def charsmap(rules):
+    """A double array in which each unit has a block of 256 to itself: of rules of one byte or two."""
+    values, units, blocks = b"\0", {}, 1
+    units[0] = 256 << 10
+    for key, value in rules.items():
+        at = 256
+        for i, byte in enumerate(key):
+            unit = at ^ byte
+            if unit not in units:
+                blocks += 1
+                units[unit] = byte | (unit ^ 256 * blocks) << 10
+            at = unit ^ (units[unit] >> 10)
+            if i == len(key) - 1:
+                units[unit] |= 256
+                units[at] = 1 << 31 | len(values)
+        values += value.encode() + b"\0"
+    trie = b"".join(struct.pack("<I", units.get(i, 0)) for i in range(256 * (blocks + 1)))
+    return struct.pack("<I", len(trie)) + trie + values
+
+
+RULES = {b"H": "h", "\u00e9".encode(): "e", b"\n": " "}
+PIECES = [(b"<unk>", 0.0, 2), (b"</s>", 0.0, 3), ("\u2581".encode(), -2.0, 1), (b"a", -3.0, 1), (b"t", -3.0, 1), (b"at", -4.0, 1),
+          ("\u2581the".encode(), -5.0, 1), (b"cat", -5.0, 4), (b"x", -6.0, 5)]
+BYTES = [(f"<0x{b:02X}>".encode(), 0.0, 6) for b in range(256)]
+
+
+def model(pieces=PIECES, trainer=(), rules=()):
+    return message(*((1, message((1, text), (2, score), (3, kind))) for text, score, kind in pieces),
+                   (2, message(*trainer)), (3, message(*rules)))
+
+
+def unigram(text=None, changes=None, **more):
+    encoded = base64.b64encode(charsmap(RULES)).decode()
+    config = {
+        "added_tokens": [{**SPECIAL, "id": len(PIECES)}],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Precompiled", "precompiled_charsmap": encoded},
+            {"type": "Strip", "strip_left": False, "strip_right": True},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"}]},
+        "pre_tokenizer": sequence({"type": "WhitespaceSplit"}, {"type": "Metaspace", "replacement": "\u2581"}),
+        "post_processor": {"type": "TemplateProcessing",
+                           "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}],
+                           "special_tokens": {"</s>": {"ids": [1]}}},
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": [[t.decode(), s] for t, s, _ in PIECES], **(changes or {})},
+        **more}
+    content = json.dumps(config, separators=(",", ":"), ensure_ascii=False).encode()
+    return content if text is None else content + b"\0" + text
+
+
+def unigrams():
+    encoded = charsmap(RULES)
+    good = model(rules=[(2, encoded)])
+    yield "spiece_good", good
+    yield "spiece_bytes", model(PIECES + BYTES, [(35, 1)])
+    yield "spiece_plain", model(trainer=[(24, 1)], rules=[(3, 1), (4, 0), (5, 0)])
+    for cut in (1, 3, 9, 40, len(good) // 2, len(good) - 1):
+        yield f"spiece_cut_{cut}", good[:cut]
+    yield "spiece_bpe", model(trainer=[(3, 2)])
+    yield "spiece_no_unknown", model(PIECES[1:])
+    yield "spiece_two_unknown", model(PIECES + PIECES[:1])
+    yield "spiece_twice", model(PIECES + PIECES[3:4])
+    yield "spiece_nan", model(PIECES + [(b"n", float("nan"), 1)])
+    yield "spiece_odd_type", model(PIECES + [(b"n", 0.0, 2**40)])
+    yield "spiece_some_bytes", model(PIECES + BYTES[:9], [(35, 1)])
+    yield "spiece_long_piece", model(PIECES + [(b"n" * 600, 0.0, 1)])
+    yield "spiece_huge_length", good + b"\x0a" + varint(2**62)
+    yield "spiece_endless", good + b"\xff" * 20
+    yield "map_cut", model(rules=[(2, encoded[:500])])
+    yield "map_outside", model(rules=[(2, encoded[:4] + struct.pack("<I", 2**30) + encoded[8:])])
+    yield "map_huge_trie", model(rules=[(2, struct.pack("<I", 2**32 - 4) + encoded[4:])])
+    yield "map_value_outside", model(rules=[(2, encoded[:-6] + b"\0")])
+    yield "map_no_text", model(rules=[(2, encoded.split(b"h\0")[0] + b"\xff\0")])
+    yield "unigram_good", unigram()
+    yield "unigram_text", unigram("The  cat at\r\n\u00e9 the <|im_end|>x ".encode())
+    yield "unigram_bytes", unigram(changes={"byte_fallback": True})
+    yield "unigram_no_unknown", unigram(b"cat zzz", changes={"unk_id": None})
+    yield "unigram_first", unigram(b"cat at", pre_tokenizer={
+        "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False})
+    yield "unigram_no_pre_tokenizer", unigram(b"cat at", pre_tokenizer=None, normalizer=None)
+    yield "unigram_grows", unigram(b"a" * 9000, normalizer={
+        "type": "Replace", "pattern": {"String": "a"}, "content": "a" * 900})
+    yield "unigram_bad_vocabulary", unigram(changes={"vocab": [["a", 0], 7]})
+
+
 def tokenizer():
+    yield from unigrams()
     good = bpe()
     yield "good", good
     yield "good_text", bpe("the cat's 42 cats,\n\n  \u00e9 \u4e2d <|im_end|>x".encode())

@@ -83,6 +83,14 @@ static bool aligned_16(struct matrix m)
     return (m.addr | (uint64_t)dtype_bytes(m.dtype, m.stride)) % 16 == 0;
 }
 
+static enum cuda_kernel heads_kernel(
+    struct matrix gamma, struct matrix table, enum rope_layout layout)
+{
+    if (!table.addr) return KERNEL_rms_norm_heads;
+    if (layout == ROPE_HALF) return gamma.addr ? KERNEL_rms_norm_rope_halves : KERNEL_rope_halves;
+    return gamma.addr ? KERNEL_rms_norm_rope_neighbours : KERNEL_rope_neighbours;
+}
+
 void cuda_rms_norm_rope(struct stream *stream, struct matrix x, struct matrix gamma, float eps,
     struct matrix table, enum rope_layout layout)
 {
@@ -90,7 +98,7 @@ void cuda_rms_norm_rope(struct stream *stream, struct matrix x, struct matrix ga
     int64_t cols = rms_norm_rope_cols(gamma, table), pairs = cols / 2, heads = x.cols / cols;
     int64_t groups, blocks;
     int32_t width = cuda_run_width(1, &x), lane_bits = 0;
-    struct rms_norm_rope args = {.eps = eps, .heads = (int32_t)heads, .dim = (int32_t)cols};
+    struct rms_norm_rope args = {.eps = eps, .heads = (int32_t)heads};
 
     check_rms_norm_rope(x, gamma, table);
     assert(x.cols <= INT32_MAX);
@@ -110,8 +118,7 @@ void cuda_rms_norm_rope(struct stream *stream, struct matrix x, struct matrix ga
     args.x = gpu_matrix(x);
     args.gamma = gpu_matrix(gamma);
     args.table = gpu_matrix(table);
-    cuda_launch(stream,
-        layout == ROPE_HALF ? KERNEL_rms_norm_rope_halves : KERNEL_rms_norm_rope_neighbours,
+    cuda_launch(stream, heads_kernel(gamma, table, layout),
         (struct cuda_grid){cuda_blocks(stream, blocks), 1, 1, HEADS_THREADS, 0}, &args);
 }
 

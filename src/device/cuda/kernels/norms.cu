@@ -185,6 +185,14 @@ KERNEL __launch_bounds__(NORM_THREADS, 2) match_norms(match_norms_args args)
 
 /* ---- a head a few lanes: normed, then rotated ---- */
 
+/* A kernel each: what one does not need costs the others registers. */
+enum head_work { NORM_AND_ROTATE, NORM, ROTATE };
+
+template <head_work work> DEVICE int head_cols(const struct rms_norm_rope &args)
+{
+    return (int)(work == NORM ? args.gamma.cols : args.table.cols);
+}
+
 /*
  * Part `index` of a head: two runs of its elements, which hold both of each of `width` pairs. In
  * halves they are as far apart as these. Else pairs lie within runs, and that one is `parts` runs
@@ -261,22 +269,22 @@ DEVICE void rotate(float &a, float &b, float cosine, float sine)
     b = fmaf(b, cosine, old * sine);
 }
 
-/* Normed with gamma and factor, rotated, each if there is what to do it by, and stored. */
-template <bool halves, int width>
-DEVICE void finish_part(const struct rms_norm_rope &args, const operand<width> &x, int64_t first,
-    const part &p, run<width> r[2], const float *gamma, const rotations<width> &v, float factor)
+/* Normed with gamma and factor, rotated and stored. */
+template <head_work work, bool halves, int width>
+DEVICE void finish_part(const operand<width> &x, int64_t first, const part &p, run<width> r[2],
+    const float *gamma, const rotations<width> &v, float factor)
 {
     float values[2 * width];
 
 #pragma unroll
     for (int k = 0; k < 2; k++)
         widen_run(values + k * width, r[k], x.dtype);
-    if (args.gamma.at) {
+    if constexpr (work != ROTATE) {
 #pragma unroll
         for (int i = 0; i < 2 * width; i++)
             values[i] = values[i] * factor * gamma[i];
     }
-    if (args.table.at) {
+    if constexpr (work != NORM) {
 #pragma unroll
         for (int i = 0; i < width; i++)
             rotate(values[halves ? i : 2 * i], values[halves ? i + width : 2 * i + 1],
@@ -292,12 +300,13 @@ DEVICE void finish_part(const struct rms_norm_rope &args, const operand<width> &
 
 /* Aligned heads of whole runs. Every lane takes part in every exchange, whether it has a part or
  * not. */
-template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_norm_rope &args)
+template <head_work work, bool halves, int dtype>
+DEVICE void norm_rope_lanes(const struct rms_norm_rope &args)
 {
     constexpr int width = dtype == GPU_F32 ? 4 : 8;
     int lanes = 1 << args.lane_bits, lane = (int)threadIdx.x & (lanes - 1);
     int group = (int)threadIdx.x >> args.lane_bits;
-    int line = group / args.slots, slot = group % args.slots, dim = args.dim;
+    int line = group / args.slots, slot = group % args.slots, dim = head_cols<work>(args);
     bool idle = line >= args.lines || lane * width >= dim / 2;
     operand<width> x = {args.x.at, args.x.cols, args.x.stride, dtype, true};
     part p = part_of<halves, width>(dim, lane);
@@ -309,7 +318,7 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
         bool mine = !idle && top + line < args.x.rows;
         int64_t first = (top + line) * x.stride;
 
-        if (mine && args.table.at) load_rotations<halves>(v, args.table, top + line, p, true);
+        if (work != NORM && mine) load_rotations<halves>(v, args.table, top + line, p, true);
         for (int begin = 0; begin < args.heads; begin += HEADS_AT_ONCE * args.slots) {
             run<width> r[HEADS_AT_ONCE][2];
             float gamma[2 * width];
@@ -320,7 +329,7 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
 
                 if (mine && head < args.heads) load_part(r[h], x, first + head * dim, p);
             }
-            if (mine && args.gamma.at) load_gamma<width>(gamma, args.gamma, p, true);
+            if (work != ROTATE && mine) load_gamma<width>(gamma, args.gamma, p, true);
 #pragma unroll
             for (int h = 0; h < HEADS_AT_ONCE; h++) {
                 int head = begin + h * args.slots + slot;
@@ -329,7 +338,7 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
                 for (int mask = lanes / 2; mask; mask /= 2)
                     sum += shuffle_xor(sum, mask);
                 if (mine && head < args.heads)
-                    finish_part<halves>(args, x, first + head * dim, p, r[h], gamma, v,
+                    finish_part<work, halves>(x, first + head * dim, p, r[h], gamma, v,
                         reciprocal_root(fmaf(sum, 1 / (float)dim, args.eps)));
             }
         }
@@ -337,10 +346,11 @@ template <bool halves, int dtype> DEVICE void norm_rope_lanes(const struct rms_n
 }
 
 /* Any heads, a warp a head, which it reads twice. The same sums as above, and zeros. */
-template <bool halves, int dtype> DEVICE void norm_rope_warps(const struct rms_norm_rope &args)
+template <head_work work, bool halves, int dtype>
+DEVICE void norm_rope_warps(const struct rms_norm_rope &args)
 {
     constexpr int width = dtype == GPU_F32 ? 4 : 8;
-    int dim = args.dim, warps = (int)blockDim.x / WARP;
+    int dim = head_cols<work>(args), warps = (int)blockDim.x / WARP;
     operand<width> x = {args.x.at, args.x.cols, args.x.stride, dtype, false};
     int64_t i = (int64_t)blockIdx.x * warps + threadIdx.x / WARP;
 
@@ -362,41 +372,42 @@ template <bool halves, int dtype> DEVICE void norm_rope_warps(const struct rms_n
             float gamma[2 * width];
 
             load_part(r, x, first, p);
-            if (args.table.at) load_rotations<halves>(v, args.table, row, p, false);
-            if (args.gamma.at) load_gamma<width>(gamma, args.gamma, p, false);
-            finish_part<halves>(args, x, first, p, r, gamma, v, factor);
+            if (work != NORM) load_rotations<halves>(v, args.table, row, p, false);
+            if (work != ROTATE) load_gamma<width>(gamma, args.gamma, p, false);
+            finish_part<work, halves>(x, first, p, r, gamma, v, factor);
         }
     }
 }
 
-template <bool halves, int dtype> DEVICE void norm_rope_of(const struct rms_norm_rope &args)
+template <head_work work, bool halves, int dtype>
+DEVICE void norm_rope_of(const struct rms_norm_rope &args)
 {
     if (args.lines)
-        norm_rope_lanes<halves, dtype>(args);
+        norm_rope_lanes<work, halves, dtype>(args);
     else
-        norm_rope_warps<halves, dtype>(args);
+        norm_rope_warps<work, halves, dtype>(args);
 }
 
-template <bool halves> DEVICE void norm_rope(const struct rms_norm_rope &args)
+template <head_work work, bool halves> DEVICE void norm_rope(const struct rms_norm_rope &args)
 {
     if (args.x.dtype == GPU_F32)
-        norm_rope_of<halves, GPU_F32>(args);
+        norm_rope_of<work, halves, GPU_F32>(args);
     else if (args.x.dtype == GPU_BF16)
-        norm_rope_of<halves, GPU_BF16>(args);
+        norm_rope_of<work, halves, GPU_BF16>(args);
     else
-        norm_rope_of<halves, GPU_F16>(args);
+        norm_rope_of<work, halves, GPU_F16>(args);
 }
 
-KERNEL __launch_bounds__(HEADS_THREADS, 3)
-    rms_norm_rope_neighbours(rms_norm_rope_neighbours_args args)
-{
-    norm_rope<false>(args.of);
-}
-
-KERNEL __launch_bounds__(HEADS_THREADS, 3) rms_norm_rope_halves(rms_norm_rope_halves_args args)
-{
-    norm_rope<true>(args.of);
-}
+#define HEADS_KERNEL(name, work, halves)                                                           \
+    KERNEL __launch_bounds__(HEADS_THREADS, 3) name(name##_args args)                              \
+    {                                                                                              \
+        norm_rope<work, halves>(args.of);                                                          \
+    }
+HEADS_KERNEL(rms_norm_rope_neighbours, NORM_AND_ROTATE, false)
+HEADS_KERNEL(rms_norm_rope_halves, NORM_AND_ROTATE, true)
+HEADS_KERNEL(rms_norm_heads, NORM, true)
+HEADS_KERNEL(rope_neighbours, ROTATE, false)
+HEADS_KERNEL(rope_halves, ROTATE, true)
 
 /* ---- groups of channels ---- */
 
@@ -475,23 +486,41 @@ KERNEL __launch_bounds__(GROUP_THREADS) group_fold(group_fold_args args)
 
 /* ---- all channels of a pixel ---- */
 
+/* Some of a line's channels, from `channel` on; those that there are not are 0. */
+template <int width>
+DEVICE void load_channels(run<width> r[CHANNELS_AT_ONCE], const operand<width> &x, int64_t rows,
+    int64_t channel, int64_t col)
+{
+#pragma unroll
+    for (int k = 0; k < CHANNELS_AT_ONCE; k++) {
+        r[k] = {};
+        if (channel + k * CHANNEL_LINES < rows)
+            load_cols(r[k], x, channel + k * CHANNEL_LINES, col);
+    }
+}
+
 /* Which channels are summed up by whom depends on their number only, so that a pixel's sum does not
  * on where it lies. */
 template <int width> DEVICE void norm_channels(const channel_norm_args &args)
 {
+    constexpr int step = CHANNEL_LINES * CHANNELS_AT_ONCE;
     __shared__ float shared[CHANNEL_LINES][WARP * width];
     operand<width> x = operand_of<width>(args.x), y = operand_of<width>(args.y);
     int lane = (int)threadIdx.x % WARP, line = (int)threadIdx.x / WARP;
     int64_t col = ((int64_t)blockIdx.x * WARP + lane) * width;
+    int64_t rows = col < x.cols ? args.x.rows : 0;
     float factors[width] = {}, values[width];
-    run<width> r;
+    run<width> r[CHANNELS_AT_ONCE];
 
-    for (int64_t c = line; c < args.x.rows && col < x.cols; c += CHANNEL_LINES) {
-        load_cols(r, x, c, col);
-        widen_run(values, r, x.dtype);
+    for (int64_t channel = line; channel < rows; channel += step) {
+        load_channels(r, x, rows, channel, col);
 #pragma unroll
-        for (int i = 0; i < width; i++)
-            factors[i] = fmaf(values[i], values[i], factors[i]);
+        for (int k = 0; k < CHANNELS_AT_ONCE; k++) {
+            widen_run(values, r[k], x.dtype);
+#pragma unroll
+            for (int i = 0; i < width; i++)
+                factors[i] = fmaf(values[i], values[i], factors[i]);
+        }
     }
 #pragma unroll
     for (int i = 0; i < width; i++)
@@ -505,16 +534,20 @@ template <int width> DEVICE void norm_channels(const channel_norm_args &args)
             sum += shared[k][i * WARP + lane];
         factors[i] = sqrtf((float)args.x.rows) / fmaxf(sqrtf(sum), 1e-12f);
     }
-    for (int64_t c = line; c < args.x.rows && col < x.cols; c += CHANNEL_LINES) {
-        float gain = load_float(args.gamma.at, c, args.gamma.dtype);
-
-        load_cols(r, x, c, col);
-        widen_run(values, r, x.dtype);
+    for (int64_t channel = line; channel < rows; channel += step) {
+        load_channels(r, x, rows, channel, col);
 #pragma unroll
-        for (int i = 0; i < width; i++)
-            values[i] = values[i] * factors[i] * gain;
-        apply<width>(values, args.activation);
-        store_cols(values, y, c, col);
+        for (int k = 0; k < CHANNELS_AT_ONCE; k++) {
+            int64_t c = channel + k * CHANNEL_LINES;
+            float gain = c < rows ? load_float(args.gamma.at, c, args.gamma.dtype) : 0;
+
+            widen_run(values, r[k], x.dtype);
+#pragma unroll
+            for (int i = 0; i < width; i++)
+                values[i] = values[i] * factors[i] * gain;
+            apply<width>(values, args.activation);
+            if (c < rows) store_cols(values, y, c, col);
+        }
     }
 }
 

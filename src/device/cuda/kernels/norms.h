@@ -11,6 +11,9 @@
     X(norms, match_norms)                                                                          \
     X(norms, rms_norm_rope_neighbours)                                                             \
     X(norms, rms_norm_rope_halves)                                                                 \
+    X(norms, rms_norm_heads)                                                                       \
+    X(norms, rope_neighbours)                                                                      \
+    X(norms, rope_halves)                                                                          \
     X(norms, group_moments)                                                                        \
     X(norms, group_fold)                                                                           \
     X(norms, channel_norm)
@@ -55,7 +58,7 @@ struct match_norms_args {
 struct rms_norm_rope {
     struct gpu_matrix x, gamma, table;
     float eps;
-    int32_t lane_bits, heads, dim, slots, lines;
+    int32_t lane_bits, heads, slots, lines;
 };
 
 struct rms_norm_rope_neighbours_args {
@@ -63,6 +66,16 @@ struct rms_norm_rope_neighbours_args {
 };
 
 struct rms_norm_rope_halves_args {
+    struct rms_norm_rope of;
+};
+/* Without the table, or gamma: */
+struct rms_norm_heads_args {
+    struct rms_norm_rope of;
+};
+struct rope_neighbours_args {
+    struct rms_norm_rope of;
+};
+struct rope_halves_args {
     struct rms_norm_rope of;
 };
 
@@ -79,6 +92,7 @@ struct group_moments_args {
 /* f(x sqrt(channels) / max(|x|, 1e-12) gamma): see compute_ops. A block has a warp's runs of
  * pixels, and each of its warps every so manieth channel of them. */
 #define CHANNEL_LINES 8
+#define CHANNELS_AT_ONCE 4 /* that a thread loads */
 struct channel_norm_args {
     struct gpu_matrix y, x, gamma;
     int32_t activation, width;

@@ -218,6 +218,38 @@ static void test_biased(void **state)
     }
 }
 
+/* However the queries are cut, by whichever kernel: the same bytes. */
+static void check_chunks(enum dtype dtype, int64_t dim, bool biased)
+{
+    enum { QUERIES = 150, KEYS = 70 };
+    struct operand *q = gpu_input(dtype, QUERIES, dim), *k = gpu_input(dtype, KEYS, dim);
+    struct operand *v = gpu_input(dtype, KEYS, dim), *out = gpu_output(dtype, QUERIES, dim);
+    struct operand *bias = biased ? gpu_input(DTYPE_F32, 1, QUERIES + KEYS - 1) : NULL;
+    int turn = 0;
+
+    for (gpu_begin("attention in chunks", tolerance(dtype)); gpu_next(); turn++) {
+        int64_t step = turn % 3 ? turn % 3 * 43 : QUERIES;
+
+        for (int64_t first = 0; first < QUERIES; first += step) {
+            int64_t count = QUERIES - first < step ? QUERIES - first : step;
+            struct attention how = {.heads = 1, .kv_heads = 1, .scale = 0.2f};
+
+            if (biased) how.bias = on_cols(bias, QUERIES - first - count, count + KEYS - 1);
+            gpu.ops->attention(gpu.stream, on_rows(out, first, count), on_rows(q, first, count),
+                on(k), on(v), &how);
+        }
+    }
+}
+
+static void test_chunks(void **state)
+{
+    (void)state;
+    pretend(&cards[1]);
+    check_chunks(DTYPE_BF16, 64, true);
+    check_chunks(DTYPE_F16, 64, false);
+    check_chunks(DTYPE_BF16, 40, true);
+}
+
 /* As a picture looks at a prompt. */
 static void test_cross(void **state)
 {
@@ -292,6 +324,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_scores),
     cmocka_unit_test(test_sharp),
     cmocka_unit_test(test_biased),
+    cmocka_unit_test(test_chunks),
     cmocka_unit_test(test_cross),
     cmocka_unit_test(test_times),
 };

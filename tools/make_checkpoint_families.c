@@ -8,6 +8,11 @@
         make_t5, make_t5_config, "oldt5_xxl.safetensors", "", "text_encoders.t5xxl.transformer."   \
     }
 
+#define WAN_VAE                                                                                    \
+    {                                                                                              \
+        make_wan_vae, make_wan_vae_config, "qwen_image_vae.safetensors", "", "vae."                \
+    }
+
 static const struct make_family families[] = {
     {.name = "z-image",
         .parts = {{make_z_image_dit, make_dit_config, "z_image.safetensors",
@@ -22,21 +27,22 @@ static const struct make_family families[] = {
                       "model.diffusion_model."},
             {make_qwen_vl, make_qwen_vl_config, "qwen_2.5_vl_7b.safetensors", "",
                 "text_encoders.qwen25_7b.transformer."},
-            {make_wan_vae, make_wan_vae_config, "qwen_image_vae.safetensors", "", "vae."}},
+            WAN_VAE},
         .scheduler = make_qwen_image_scheduler,
         .index = make_qwen_image_index},
     {.name = "cosmos-2b",
         .parts = {{make_cosmos_2b, NULL, "cosmos_predict2_2B_t2i.safetensors", "net.",
                       "model.diffusion_model."},
-            T5}},
+            T5, WAN_VAE}},
     {.name = "cosmos-14b",
         .parts = {{make_cosmos_14b, NULL, "cosmos_predict2_14B_t2i.safetensors", "net.",
                       "model.diffusion_model."},
-            T5}},
+            T5, WAN_VAE}},
     {.name = "anima",
         .parts = {{make_anima, NULL, "anima.safetensors", "net.", "model.diffusion_model."},
             {make_qwen3_small, make_qwen3_small_config, "qwen_3_06b_base.safetensors", "",
-                "text_encoders.qwen3_06b.transformer."}}},
+                "text_encoders.qwen3_06b.transformer."},
+            WAN_VAE}},
 };
 
 const char make_family_names[] = "z-image, qwen-image, cosmos-2b, cosmos-14b, anima";

@@ -5,7 +5,7 @@ _shoal()
     local current=${COMP_WORDS[COMP_CWORD]}
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
     local command=${COMP_WORDS[1]}
-    local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --output
+    local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --tokenizer-2 --output
         --width --height --steps --cfg --seed --count --sampler --schedule --shift --init --strength --vram --ram
         --resident-blocks --prefetch-slots --buffer --lanes --vae-strips --wire --host-format --pin
         --disk-cache --rates --device --threads --json --help'
@@ -22,7 +22,7 @@ _shoal()
         compopt -o filenames
         return
         ;;
-    --dit | --text-encoder | --vae | --tokenizer | -o | --output | --trace | \
+    --dit | --text-encoder | --vae | --tokenizer | --tokenizer-2 | -o | --output | --trace | \
         --rates | --file | --init | --disk-cache)
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         compopt -o filenames

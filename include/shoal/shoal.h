@@ -107,6 +107,8 @@ struct shoal_model_paths {
                                samples; such a plan cannot be run */
     uint64_t ram_bytes; /* of headers and tokenizers: SHOAL_E_BUDGET before reading takes more host
                            memory. As in the request; 0: no limit */
+    const char
+        *second_tokenizer; /* in place of the model's: T5's, which Anima takes prompts in too */
 };
 
 /* Reads headers, configurations and the tokenizer; no weights. The model is the caller's to close.

@@ -58,6 +58,8 @@ static const struct option_spec specs[OPTIONS] = {
         .kind = VALUE_PATH},
     [OPTION_TOKENIZER] = {"tokenizer", "FILE", "the tokenizer, in place of the model's",
         AT(paths.tokenizer), .kind = VALUE_PATH},
+    [OPTION_TOKENIZER_2] = {"tokenizer-2", "FILE", "the second one, which Anima takes prompts in",
+        AT(paths.second_tokenizer), .kind = VALUE_PATH},
     [OPTION_OUTPUT] = {"output", "FILE",
         "the PNG to write (replaced if it exists), a folder, or - for standard output; "
         "default: shoal-0001.png or the next free number",
@@ -416,7 +418,7 @@ static bool check_paths(const struct options *options)
 {
     static const enum option_id parts[] = {OPTION_DIT, OPTION_TEXT_ENCODER, OPTION_VAE};
     char missing[80] = "";
-    bool any = options->given[OPTION_TOKENIZER];
+    bool any = options->given[OPTION_TOKENIZER] || options->given[OPTION_TOKENIZER_2];
 
     if (options->given[OPTION_MODEL]) return true;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -476,12 +476,12 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     bool failed = false;
 
     for (int i = 0; i < plan->job.prompt_count; i++)
-        if (plan->job.prompts[i].dropped)
+        if (plan->job.prompts[i][0].dropped)
             json_append(notes,
                 json_sprintf("with its chat template the %s is longer than %d tokens; the "
                              "last %d are not read",
                     i ? "negative prompt" : "prompt", plan->job.model->defaults.max_tokens,
-                    (int)plan->job.prompts[i].dropped),
+                    (int)plan->job.prompts[i][0].dropped),
                 &failed);
     if (plan->job.prompt_count == 1 && r->negative_prompt[0])
         json_append(notes,

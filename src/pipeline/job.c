@@ -90,24 +90,11 @@ static enum shoal_status check_request(
 static enum shoal_status encode_prompt(
     struct job *job, const char *prompt, struct shoal_error *error)
 {
-    const struct dit_text *text = job_text(job);
     int32_t index = job->prompt_count++;
-    struct chat_tokens *tokens = &job->prompts[index];
-    const struct chat chat = {.before = text->before,
-        .after = text->after,
-        .most = (size_t)(job->model->defaults.max_tokens + text->skip)};
-    enum shoal_status status = chat_encode(job->model->tokenizer, &chat, prompt, tokens, error);
+    enum shoal_status status = tokens_encode(job->model, prompt, job->prompts[index], error);
 
-    if (status) {
-        error_prefix(error, index ? "negative prompt: " : "prompt: ");
-        return status;
-    }
-    if (tokens->count <= (size_t)text->skip)
-        FAIL(error, SHOAL_E_FORMAT,
-            "the tokenizer makes %zu tokens of the chat template, which has more than %d: it is "
-            "not this model's",
-            tokens->count, (int)text->skip);
-    return SHOAL_OK;
+    if (status) error_prefix(error, index ? "negative prompt: " : "prompt: ");
+    return status;
 }
 
 static enum shoal_status copy_string(const char **to, const char *from, struct shoal_error *error)
@@ -211,10 +198,9 @@ void job_fini(struct job *job)
     mem_free((void *)(uintptr_t)job->request.init);
     mem_free(job->init);
     model_destroy(&job->encoder);
-    for (int i = 0; i < 2; i++) {
-        mem_free(job->prompts[i].ids);
-        mem_free(job->second[i].ids);
-    }
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < MODEL_TOKENIZERS; k++)
+            mem_free(job->prompts[i][k].ids);
     *job = (struct job){0};
 }
 
@@ -363,8 +349,8 @@ static enum shoal_status run_text(struct run *r, struct shoal_error *error)
     struct phase_pass p = job_phase(r->job, SHOAL_PHASE_TEXT);
 
     for (int32_t i = 0; i < r->job->prompt_count; i++) {
-        TRY(text_lane_create(p.model, r->output->latents ? r->job->prompts[i].ids : NULL,
-            (int64_t)r->job->prompts[i].count, &r->text[i], error));
+        TRY(text_lane_create(p.model, r->output->latents ? r->job->prompts[i][0].ids : NULL,
+            (int64_t)r->job->prompts[i][0].count, &r->text[i], error));
         r->pointers[i] = r->text[i];
     }
     TRY(walk_all(r->stage, p, r->pointers, r->job->prompt_count, true, error));
@@ -379,9 +365,9 @@ static enum shoal_status run_context(struct run *r, struct shoal_error *error)
     for (int32_t i = 0; i < r->job->prompt_count; i++) {
         const struct dit_prompt_spec spec = {
             .features = r->output->latents ? r->text[i]->features + skip * width : NULL,
-            .tokens = (int64_t)r->job->prompts[i].count - skip,
-            .ids = r->output->latents ? r->job->second[i].ids : NULL,
-            .id_count = (int64_t)r->job->second[i].count,
+            .tokens = (int64_t)r->job->prompts[i][0].count - skip,
+            .ids = r->output->latents ? r->job->prompts[i][1].ids : NULL,
+            .id_count = (int64_t)r->job->prompts[i][1].count,
             .height = r->job->latent_height,
             .width = r->job->latent_width,
             .sigmas = r->job->schedule.blends,

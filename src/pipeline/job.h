@@ -8,18 +8,17 @@
 #ifndef PIPELINE_JOB_H
 #define PIPELINE_JOB_H
 
-#include "pipeline/parts.h"
+#include "pipeline/tokens.h"
 #include "sampling/sampler.h"
-#include "tokenizer/chat.h"
 
 struct job {
     const struct shoal_model *model;
     struct shoal_request request; /* its strings are owned */
     const struct sampler *sampler;
     struct schedule schedule;
-    int32_t calls;                 /* of the DiT in a picture's sampling: sampler_calls */
-    struct chat_tokens prompts[2]; /* conditional, then unconditional if guided */
-    struct chat_tokens second[2];  /* the same in the second tokenizer, if the DiT takes that */
+    int32_t calls; /* of the DiT in a picture's sampling: sampler_calls */
+    /* Conditional, then unconditional if guided; each in the model's tokenizers. */
+    struct chat_tokens prompts[2][MODEL_TOKENIZERS];
     int32_t prompt_count;
     int64_t latent_height, latent_width, latent_channels;
     /* The picture to begin with, if there is one: [height, width, 3], and what encodes it. */

@@ -97,11 +97,20 @@ static uint64_t checkpoint_bytes(const struct checkpoint *checkpoint, uint64_t r
         reading_bytes + TENSOR_KEPT_BYTES * count);
 }
 
-static uint64_t tokenizer_bytes(const struct shoal_model *model)
+static uint64_t tokenizer_bytes(const struct model_tokenizer *t)
 {
-    uint64_t count = (uint64_t)tokenizer_vocab(model->tokenizer);
+    uint64_t count = t->tokenizer ? (uint64_t)tokenizer_vocab(t->tokenizer) : 0;
 
-    return max_u64(TOKEN_BYTES * count, model->tokenizer_bytes + TOKEN_KEPT_BYTES * count);
+    return max_u64(TOKEN_BYTES * count, t->bytes + TOKEN_KEPT_BYTES * count);
+}
+
+/* `bytes` more, that a file takes: is it the one that takes most? */
+static void add_file(struct process_memory *memory, uint64_t bytes, const char *path)
+{
+    memory->bytes += bytes;
+    if (bytes <= memory->largest_bytes) return;
+    memory->largest_bytes = bytes;
+    memory->largest_path = path;
 }
 
 static uint64_t model_chunks(const struct model *model)
@@ -148,18 +157,17 @@ void plan_process(const struct job *job, const struct target *target, struct pro
     const struct shoal_model *model = job->model;
     const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
 
-    *memory = (struct process_memory){
-        .largest_path = model->tokenizer_path ? model->tokenizer_path : checkpoint_path(text),
-        .largest_bytes = tokenizer_bytes(model)};
-    memory->bytes = plan_program_bytes(target, job_threads(job)) + memory->largest_bytes +
-                    result_bytes(job) + moving_bytes(job);
+    *memory = (struct process_memory){.bytes = plan_program_bytes(target, job_threads(job)) +
+                                               result_bytes(job) + moving_bytes(job)};
+    for (int i = 0; i < MODEL_TOKENIZERS; i++) {
+        const struct model_tokenizer *t = &model->tokenizers[i];
+
+        add_file(memory, tokenizer_bytes(t), t->path ? t->path : checkpoint_path(text));
+    }
     for (int kind = 0; kind < FAMILY_KINDS; kind++) {
         const struct checkpoint *checkpoint = model->checkpoints[kind];
-        uint64_t bytes = checkpoint_bytes(checkpoint, model->reading_bytes[kind]);
 
-        memory->bytes += bytes;
-        if (bytes <= memory->largest_bytes) continue;
-        memory->largest_bytes = bytes;
-        memory->largest_path = checkpoint_path(checkpoint);
+        add_file(memory, checkpoint_bytes(checkpoint, model->reading_bytes[kind]),
+            checkpoint_path(checkpoint));
     }
 }

@@ -7,7 +7,7 @@
 #include "models/dit/dit.h"
 #include "models/vae/vae.h"
 #include "pipeline/cache.h"
-#include "tokenizer/gguf_vocab.h"
+#include "pipeline/tokens.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -155,80 +155,6 @@ fail:
     return status;
 }
 
-/* Whether folder/name is there, of whatever kind; if so *path is that, mem_free'd by the caller. */
-static enum shoal_status probe(
-    const char *folder, const char *name, char **path, bool *found, struct shoal_error *error)
-{
-    TRY(join(folder, name, path, error));
-    *found = file_kind(*path) != FILE_NONE;
-    if (*found) return SHOAL_OK;
-    mem_free(*path);
-    *path = NULL;
-    return SHOAL_OK;
-}
-
-/* The vocabulary in the text encoder's own metadata. */
-static enum shoal_status open_vocab(const struct checkpoint *text, struct allowance *reading,
-    struct tokenizer **tokenizer, struct shoal_error *error)
-{
-    struct gguf_vocab vocab = {0};
-    enum shoal_status status;
-
-#define READ_KEY(member, key)                                                                      \
-    TRY_OR_FAIL(checkpoint_value(text, "tokenizer.ggml." key, reading, &vocab.member, error));
-#define DROP_KEY(member, key) json_decref(vocab.member);
-    GGUF_VOCAB_KEYS(READ_KEY)
-    status = tokenizer_from_gguf(&vocab, checkpoint_path(text), tokenizer, error);
-fail:
-    GGUF_VOCAB_KEYS(DROP_KEY)
-    return status;
-}
-
-/* The tokenizer that a GGUF text encoder brings: a whole tokenizer.json, or a vocabulary. */
-static enum shoal_status open_own_tokenizer(
-    struct allowance *reading, struct shoal_model *model, struct shoal_error *error)
-{
-    const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
-    const char *json = checkpoint_metadata(text, "tokenizer.huggingface.json");
-
-    if (json)
-        return tokenizer_parse(
-            json, strlen(json), checkpoint_path(text), reading, &model->tokenizer, error);
-    if (checkpoint_metadata(text, "tokenizer.ggml.model"))
-        return open_vocab(text, reading, &model->tokenizer, error);
-    FAIL(error, SHOAL_E_MISSING,
-        "no tokenizer: tokenizer.json is neither in the model's folder nor in tokenizer/, and the "
-        "text encoder brings none; name it with --tokenizer");
-}
-
-/* tokenizer.json: where it was said to be, in the model's folder, or near the text encoder; else
- * the text encoder's own. */
-static enum shoal_status open_tokenizer(const struct shoal_model_paths *paths,
-    struct allowance *reading, struct shoal_model *model, struct shoal_error *error)
-{
-    static const char *const names[] = {
-        "tokenizer/tokenizer.json", "tokenizer.json", "../tokenizer/tokenizer.json"};
-    const char *folders[2] = {paths->model, paths->text_encoder};
-    const uint64_t before = reading->bytes;
-    bool found = paths->tokenizer != NULL;
-    enum shoal_status status;
-    char *path = found ? mem_strdup(paths->tokenizer) : NULL;
-
-    if (found && !path) FAIL_MEMORY(error);
-    for (int f = 0; f < 2 && !found; f++) {
-        if (!folders[f] || file_kind(folders[f]) != FILE_FOLDER) continue;
-        for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++)
-            TRY(probe(folders[f], names[i], &path, &found, error));
-    }
-    model->tokenizer_path = path;
-    if (found)
-        status = tokenizer_open_within(path, reading, &model->tokenizer, error);
-    else
-        status = open_own_tokenizer(reading, model, error);
-    model->tokenizer_bytes = reading->bytes - before;
-    return status;
-}
-
 /* The text encoder must be of a family that the DiT takes, and give the state that it takes. */
 static enum shoal_status check_text(const struct shoal_model *model, struct shoal_error *error)
 {
@@ -273,12 +199,6 @@ static enum shoal_status check_parts(const struct shoal_model *model, struct sho
             "the same model",
             checkpoint_path(model->checkpoints[FAMILY_VAE]), (long long)vae->latent_channels,
             checkpoint_path(model->checkpoints[FAMILY_DIT]), (long long)dit->channels);
-    if ((int64_t)tokenizer_vocab(model->tokenizer) > text->vocabulary)
-        FAIL(error, SHOAL_E_INVALID,
-            "the tokenizer has %lld tokens, but the text encoder %s only %lld: they are not of the "
-            "same model",
-            (long long)tokenizer_vocab(model->tokenizer),
-            checkpoint_path(model->checkpoints[FAMILY_TEXT]), (long long)text->vocabulary);
     return SHOAL_OK;
 }
 
@@ -305,7 +225,7 @@ enum shoal_status shoal_model_open(
     if (!m) FAIL_MEMORY(error);
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
         TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, &reading, m, error));
-    TRY_OR_FAIL(open_tokenizer(paths, &reading, m, error));
+    TRY_OR_FAIL(tokens_open(paths, &reading, m, error));
     TRY_OR_FAIL(check_parts(m, error));
     TRY_OR_FAIL(
         settings_read(paths->model, dit_config(m->parts[FAMILY_DIT])->family, &m->defaults, error));
@@ -326,12 +246,11 @@ void shoal_model_close(struct shoal_model **model)
     struct shoal_model *m = model ? *model : NULL;
 
     if (!m) return;
-    tokenizer_close(&m->tokenizer);
+    tokens_close(m);
     for (int kind = 0; kind < FAMILY_KINDS; kind++) {
         model_destroy(&m->parts[kind]);
         checkpoint_close(&m->checkpoints[kind]);
     }
-    mem_free(m->tokenizer_path);
     mem_free(m->name);
     mem_free(m);
     *model = NULL;

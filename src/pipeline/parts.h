@@ -25,16 +25,21 @@ enum shoal_status part_folders_in(
 enum shoal_status part_find(const struct shoal_model_paths *paths, enum family_kind kind,
     char **path, struct shoal_error *error) SHOAL_CHECKED;
 
+#define MODEL_TOKENIZERS 2
+
 struct shoal_model {
     char *name; /* for people and PNG chunks: the folder's or file's own name */
     struct checkpoint *checkpoints[FAMILY_KINDS];
     struct model *parts[FAMILY_KINDS];
     bool copy_expected[FAMILY_KINDS]; /* planned with as if the files were packed */
     bool copies;                      /* a part is read from its packed copy, or will be */
-    struct tokenizer *tokenizer;
-    char *tokenizer_path; /* the file it was read from */
-    /* Host memory that reading headers and the tokenizer took at the most. */
-    uint64_t reading_bytes[FAMILY_KINDS], tokenizer_bytes;
+    /* The text encoder's, and the second one that some DiTs take the prompt in (NULL: not). */
+    struct model_tokenizer {
+        struct tokenizer *tokenizer;
+        char *path;     /* the file it was read from; NULL: the text encoder's own */
+        uint64_t bytes; /* as reading_bytes */
+    } tokenizers[MODEL_TOKENIZERS];
+    uint64_t reading_bytes[FAMILY_KINDS]; /* host memory that reading headers took at the most */
     struct model_defaults defaults;
 };
 

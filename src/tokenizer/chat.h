@@ -8,7 +8,8 @@
 
 struct chat {
     const char *before, *after; /* the prompt */
-    size_t most;                /* tokens, of all three */
+    bool ends;                  /* the tokenizer's end of text comes after them, and is never cut */
+    size_t most;                /* tokens, of all */
 };
 
 struct chat_tokens {

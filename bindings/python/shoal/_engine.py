@@ -117,11 +117,13 @@ class Model(c.Owner):
 
     def __init__(self, model: Optional[Path] = None, *, dit: Optional[Path] = None,
                  text_encoder: Optional[Path] = None, vae: Optional[Path] = None,
-                 tokenizer: Optional[Path] = None, disk_cache: Optional[Path] = None,
+                 tokenizer: Optional[Path] = None,
+                 second_tokenizer: Optional[Path] = None, disk_cache: Optional[Path] = None,
                  ram: Optional[Size] = None) -> None:
         paths, pointer = c.ModelPaths(), ctypes.c_void_p()
         c.fill(paths, model=model, dit=dit, text_encoder=text_encoder, vae=vae,
-               tokenizer=tokenizer, disk_cache=disk_cache, ram=ram)
+               tokenizer=tokenizer, second_tokenizer=second_tokenizer, disk_cache=disk_cache,
+               ram=ram)
         if ram is not None:  # to C, 0 is no limit
             paths.ram_bytes = max(paths.ram_bytes, 1)
         c.check(library.shoal_model_open, byref(paths), byref(pointer))

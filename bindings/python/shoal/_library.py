@@ -64,7 +64,8 @@ class ModelPaths(Struct):
     c_name = "shoal_model_paths"
     _fields_ = [("model", c_char_p), ("dit", c_char_p), ("text_encoder", c_char_p),
                 ("vae", c_char_p), ("tokenizer", c_char_p), ("disk_cache", c_char_p),
-                ("expect_copies", c_bool), ("ram_bytes", c_uint64)]
+                ("expect_copies", c_bool), ("ram_bytes", c_uint64),
+                ("second_tokenizer", c_char_p)]
 
 
 class Request(Struct):

@@ -512,15 +512,28 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     return notes;
 }
 
+/* "shift 3"; of a shift that follows the size, and of noise levels that have none, what they are.
+ */
+static void explain_levels(const struct noise_levels *levels, struct text *t)
+{
+    if (levels->edm)
+        text_append(t, "noise 80 to 0.002");
+    else if (levels->dynamic)
+        text_append(t, "shift %.3g by the size", exp(levels->mu));
+    else
+        text_append(t, "shift %g", levels->shift);
+}
+
 static void explain_text(const struct shoal_plan *plan, const json_t *notes, struct text *t)
 {
     const struct shoal_request *r = &plan->job.request;
     const bool own = !strcmp(r->schedule, schedules[0]->name);
 
-    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, shift %g, %s%s%s",
+    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, ",
         plan->job.model->name, plan->target.name, r->width, r->height, r->steps,
-        r->steps == 1 ? "" : "s", r->count, r->count == 1 ? "" : "s", (double)r->cfg,
-        (double)r->shift, r->sampler, own ? "" : ", ", own ? "" : r->schedule);
+        r->steps == 1 ? "" : "s", r->count, r->count == 1 ? "" : "s", (double)r->cfg);
+    explain_levels(&plan->job.levels, t);
+    text_append(t, ", %s%s%s", r->sampler, own ? "" : ", ", own ? "" : r->schedule);
     if (r->init) text_append(t, ", strength %g", (double)r->strength);
     text_append(t, "\n");
     text_append(t, PHASE_FORMAT, "", "resident", "weights", "slots", "ring", "scratch", "peak",

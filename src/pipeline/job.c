@@ -106,9 +106,10 @@ static enum shoal_status copy_string(const char **to, const char *from, struct s
 }
 
 /* What the model's noise levels are, at the shift that is asked for. */
-static enum shoal_status resolve_levels(const struct job *job, const struct shoal_request *request,
-    struct noise_levels *levels, struct shoal_error *error)
+static enum shoal_status resolve_levels(
+    struct job *job, const struct shoal_request *request, struct shoal_error *error)
 {
+    struct noise_levels *levels = &job->levels;
     const struct dit_sampling *s = &job->model->defaults.sampling;
     const int64_t patch = dit_config(job->model->parts[FAMILY_DIT])->family->patch;
     const int64_t side = vae_config(job->model->parts[FAMILY_VAE])->factor * patch;
@@ -136,7 +137,6 @@ static enum shoal_status resolve_sampling(
 {
     const struct schedule_kind *schedule = NULL;
     enum shoal_status status = sampler_find(request->sampler, &job->sampler, error);
-    struct noise_levels levels;
     int32_t steps; /* of the schedule */
 
     if (status) error_prefix(error, "--sampler: ");
@@ -145,8 +145,8 @@ static enum shoal_status resolve_sampling(
     if (status) error_prefix(error, "--schedule: ");
     TRY(status);
     TRY(init_schedule_steps(request, &steps, error));
-    TRY(resolve_levels(job, request, &levels, error));
-    TRY(schedule_make(schedule, steps, &levels, job->sampler->skips, &job->schedule, error));
+    TRY(resolve_levels(job, request, error));
+    TRY(schedule_make(schedule, steps, &job->levels, job->sampler->skips, &job->schedule, error));
     schedule_keep_last(&job->schedule, request->steps);
     job->calls = sampler_calls(job->sampler, request->steps);
     job->request = *request;

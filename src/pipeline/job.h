@@ -15,6 +15,7 @@ struct job {
     const struct shoal_model *model;
     struct shoal_request request; /* its strings are owned */
     const struct sampler *sampler;
+    struct noise_levels levels; /* that the schedule's are chosen from */
     struct schedule schedule;
     int32_t calls; /* of the DiT in a picture's sampling: sampler_calls */
     /* Conditional, then unconditional if guided; each in the model's tokenizers. */

@@ -179,6 +179,18 @@ static enum shoal_status check_text(const struct shoal_model *model, struct shoa
     return SHOAL_OK;
 }
 
+/* Every pass is walked and planned block by block. */
+static enum shoal_status check_passes(
+    const struct model *model, const struct checkpoint *checkpoint, struct shoal_error *error)
+{
+    for (int32_t i = 0; i < model->pass_count; i++)
+        if (model->passes[i].count < 1)
+            FAIL(error, SHOAL_E_UNSUPPORTED,
+                "%s: it has no layer at all for \"%s\", of which this build needs one",
+                checkpoint_path(checkpoint), model->passes[i].name);
+    return SHOAL_OK;
+}
+
 /* The parts must speak of the same widths. */
 static enum shoal_status check_parts(const struct shoal_model *model, struct shoal_error *error)
 {
@@ -186,6 +198,8 @@ static enum shoal_status check_parts(const struct shoal_model *model, struct sho
     const struct text_config *text = text_config(model->parts[FAMILY_TEXT]);
     const struct vae_config *vae = vae_config(model->parts[FAMILY_VAE]);
 
+    for (int kind = 0; kind < FAMILY_KINDS; kind++)
+        TRY(check_passes(model->parts[kind], model->checkpoints[kind], error));
     TRY(check_text(model, error));
     if (dit->width != text->width)
         FAIL(error, SHOAL_E_INVALID,

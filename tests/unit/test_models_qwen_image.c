@@ -150,7 +150,7 @@ static void test_defaults(void **state)
     assert_int_equal(config->axes[0], 4);
     assert_int_equal(config->axes[1], 14);
     assert_int_equal(config->axes[2], 14);
-    assert_int_equal(model->passes[DIT_PASS_CONTEXT].count, 0);
+    assert_int_equal(model->passes[DIT_PASS_CONTEXT].count, 1);
     assert_int_equal(model->passes[DIT_PASS_STEP].count, 2);
     assert_string_equal(family->text.families[0], "qwen2.5-vl");
     model_destroy(&model);

@@ -145,13 +145,22 @@ static void double_block(
 static void context_begin(
     struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
 {
+    struct dit_prompt *p = lane;
+
+    (void)block;
+    (void)weights;
+    dit_upload(x, p);
+    p->context = exec_alloc_float(x, p->tokens, config_of(p)->dim);
+}
+
+/* The context pass's only block. */
+static void embed_text(
+    struct exec *x, const struct block *block, const struct matrix *weights, void *lane)
+{
     const struct qwen_image_config *config = block->config;
     struct dit_prompt *p = lane;
-    struct matrix features;
+    struct matrix features = exec_alloc_float(x, p->tokens, config->base.width);
 
-    dit_upload(x, p);
-    p->context = exec_alloc_float(x, p->tokens, config->dim);
-    features = exec_alloc_float(x, p->tokens, config->base.width);
     exec_upload(x, features, p->features);
     x->ops->rms_norm(x->stream, features, features, weights[CONTEXT_NORM], MATRIX_NONE, NORM_EPS);
     x->ops->linear(x->stream, p->context, features, weights[CONTEXT_IN], weights[CONTEXT_IN_BIAS]);
@@ -354,7 +363,7 @@ static void build(struct model_builder *b, const void *config)
     const int64_t patch = QWEN_IMAGE_PATCH * QWEN_IMAGE_PATCH * c->base.channels;
     int32_t context, step;
 
-    context = builder_block(b, NULL, 0, "text embedder", "");
+    context = builder_block(b, embed_text, 0, "text embedder", "");
     builder_weight(b, "txt_norm.weight", 1, c->base.width);
     builder_weight(b, "txt_in.weight", c->dim, c->base.width);
     builder_weight(b, "txt_in.bias", 1, c->dim);
@@ -382,8 +391,11 @@ static void build(struct model_builder *b, const void *config)
         build_stream(b, c, true);
         build_stream(b, c, false);
     }
-    builder_pass(b,
-        (struct pass){.name = "context", .first = 2, .globals = context, .begin = context_begin});
+    builder_pass(b, (struct pass){.name = "context",
+                        .first = context,
+                        .count = 1,
+                        .globals = -1,
+                        .begin = context_begin});
     builder_pass(b, (struct pass){.name = "step",
                         .first = 2,
                         .count = c->layers,

@@ -17,6 +17,7 @@
 #define DEVICE_DEVICE_H
 
 #include "base/error.h"
+#include "device/patch.h"
 #include "tensor/matrix.h"
 
 struct device;
@@ -224,6 +225,10 @@ struct compute_ops {
 
     /* Each y = the tensor that crossed, bit for bit. At most UNPACK_TENSORS. */
     void (*unpack)(struct stream *, const struct crossed *tensors, int32_t count);
+
+    /* y = x and the differences of adapters, see patch.h, to the same bits on every device. x is of
+     * any computed type, y of F32, F16 or BF16. In place, if the types are the same. */
+    void (*patch)(struct stream *, struct matrix y, struct matrix x, const struct patch *patch);
 };
 
 struct device_ops {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* A new operation of the table needs its two functions here. */
-_Static_assert(sizeof(struct compute_ops) == 21 * sizeof(void (*)(void)), "21 operations");
+_Static_assert(sizeof(struct compute_ops) == 22 * sizeof(void (*)(void)), "22 operations");
 
 typedef const struct compute_ops *table;
 typedef const struct fake_operation *kept;
@@ -259,6 +259,16 @@ static void unpack(struct stream *s, const struct crossed *tensors, int32_t coun
     fake_give(s, &operation);
 }
 
+static void run_patch(table ops, struct stream *s, kept k)
+{
+    ops->patch(s, k->m[0], k->m[1], &k->terms);
+}
+
+static void patch(struct stream *s, struct matrix y, struct matrix x, const struct patch *patch)
+{
+    fake_give(s, &(struct fake_operation){.run = run_patch, .m = {y, x}, .terms = *patch});
+}
+
 const struct compute_ops fake_compute_ops = {
     .linear = linear,
     .rms_norm = rms_norm,
@@ -281,4 +291,5 @@ const struct compute_ops fake_compute_ops = {
     .channel_norm = channel_norm,
     .conv2d = conv2d,
     .unpack = unpack,
+    .patch = patch,
 };

@@ -57,6 +57,7 @@ struct fake_operation {
     struct attention attention;
     struct group_norm norm;
     struct crossed crossed[UNPACK_TENSORS];
+    struct patch terms;
 };
 
 void fake_give(struct stream *stream, const struct fake_operation *operation);

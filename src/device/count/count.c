@@ -292,6 +292,23 @@ static void unpack(struct stream *stream, const struct crossed *tensors, int32_t
     }
 }
 
+static void patch_op(
+    struct stream *stream, struct matrix y, struct matrix x, const struct patch *patch)
+{
+    check_patch(y, x, patch);
+    add(stream, 0, y, unless_same(x, y), MATRIX_NONE, MATRIX_NONE);
+    for (int32_t i = 0; i < patch->count; i++) {
+        const struct patch_term *t = &patch->terms[i];
+
+        /* A multiply-add a step of a chain, and one for the term. */
+        for (int f = 0; f < 2; f++)
+            add(stream, 2 * elements(y) * (double)t->factors[f].a.rows, t->factors[f].b,
+                t->factors[f].a, MATRIX_NONE, MATRIX_NONE);
+        add(stream, (t->factors[1].b.addr ? 3 : 2) * elements(y), MATRIX_NONE, MATRIX_NONE,
+            MATRIX_NONE, MATRIX_NONE);
+    }
+}
+
 static const struct compute_ops count_compute = {
     .linear = linear,
     .rms_norm = rms_norm,
@@ -314,6 +331,7 @@ static const struct compute_ops count_compute = {
     .channel_norm = channel_norm,
     .conv2d = conv2d,
     .unpack = unpack,
+    .patch = patch_op,
 };
 
 /* ---- the device ---- */

@@ -83,6 +83,7 @@ void cpu_attention(struct stream *, struct matrix out, struct matrix q, struct m
 void cpu_conv2d(struct stream *, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv);
 void cpu_unpack(struct stream *, const struct crossed *tensors, int32_t count);
+void cpu_patch(struct stream *, struct matrix y, struct matrix x, const struct patch *patch);
 
 /* ---- what they have in common ---- */
 

@@ -4,6 +4,7 @@
  */
 #include "device/check.h"
 #include "device/cpu/internal.h"
+#include "device/cpu/patch.h"
 
 #include <math.h>
 #include <string.h>
@@ -494,6 +495,13 @@ static void unpack(struct stream *stream, const struct crossed *tensors, int32_t
     }
 }
 
+static void patch(
+    struct stream *stream, struct matrix y, struct matrix x, const struct patch *patch)
+{
+    (void)stream;
+    patch_reference(y, x, patch);
+}
+
 const struct compute_ops cpu_reference_ops = {
     .linear = linear,
     .rms_norm = rms_norm,
@@ -516,4 +524,5 @@ const struct compute_ops cpu_reference_ops = {
     .channel_norm = channel_norm,
     .conv2d = conv2d,
     .unpack = unpack,
+    .patch = patch,
 };

@@ -546,4 +546,5 @@ const struct compute_ops cpu_fast_ops = {
     .channel_norm = channel_norm,
     .conv2d = cpu_conv2d,
     .unpack = cpu_unpack,
+    .patch = cpu_patch,
 };

@@ -152,6 +152,7 @@ void cuda_attention(struct stream *, struct matrix out, struct matrix q, struct 
 void cuda_conv2d(struct stream *, struct matrix y, struct matrix x, struct matrix w,
     struct matrix bias, const struct conv *conv);
 void cuda_unpack(struct stream *, const struct crossed *tensors, int32_t count);
+void cuda_patch(struct stream *, struct matrix y, struct matrix x, const struct patch *patch);
 
 /* convert.c */
 

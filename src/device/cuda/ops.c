@@ -23,4 +23,5 @@ const struct compute_ops cuda_compute_ops = {
     .channel_norm = cuda_channel_norm,
     .conv2d = cuda_conv2d,
     .unpack = cuda_unpack,
+    .patch = cuda_patch,
 };

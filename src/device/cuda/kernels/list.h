@@ -8,6 +8,7 @@
 #include "device/cuda/kernels/few.h"
 #include "device/cuda/kernels/linear.h"
 #include "device/cuda/kernels/norms.h"
+#include "device/cuda/kernels/patch.h"
 #include "device/cuda/kernels/rows.h"
 #include "device/cuda/kernels/unpack.h"
 
@@ -19,6 +20,7 @@
     FEW_KERNELS(X)                                                                                 \
     LINEAR_KERNELS(X)                                                                              \
     NORMS_KERNELS(X)                                                                               \
+    PATCH_KERNELS(X)                                                                               \
     ROWS_KERNELS(X)                                                                                \
     UNPACK_KERNELS(X)
 

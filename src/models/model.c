@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/size.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,8 +15,10 @@ void model_destroy(struct model **model)
 
     if (!m) return;
     for (int32_t i = 0; i < m->block_count; i++) {
-        for (int32_t w = 0; w < m->blocks[i].weight_count; w++)
+        for (int32_t w = 0; w < m->blocks[i].weight_count; w++) {
             mem_free(m->blocks[i].weights[w].name);
+            mem_free(m->blocks[i].weights[w].aliases);
+        }
         mem_free(m->blocks[i].weights);
     }
     mem_free(m->blocks);
@@ -267,6 +270,7 @@ static void place(struct model_builder *b, struct block *block, struct weight we
     if (!weights) {
         BUILDER_FAIL(b, SHOAL_E_MEMORY, "out of memory");
         mem_free(weight.name);
+        mem_free(weight.aliases);
         return;
     }
     /* Each piece's bytes lie within a file, so their sum does not overflow; the block's might. */
@@ -293,11 +297,33 @@ static char *name_of(const char *names, int32_t part, bool whole)
     return mem_format("%.*s", (int)strcspn(names, whole ? "|" : "+|"), names);
 }
 
+/* The names with the current block's prefix, but for those that begin with '/'. Owned by the
+ * caller. */
+static char *aliases_of(const struct model_builder *b, const char *names)
+{
+    struct text text = {0};
+
+    for (;;) {
+        size_t length = strcspn(names, "+|");
+
+        text_append(&text, "%s%.*s", *names == '/' ? "" : b->key_prefix,
+            (int)(length - (*names == '/')), names + (*names == '/'));
+        names += length;
+        if (!*names) break;
+        text_append(&text, "%c", *names++);
+    }
+    if (!text.failed) return text.data;
+    mem_free(text.data);
+    return NULL;
+}
+
 /* Adds one weight whose pieces are known; of none it is missing or an empty part. */
 static void add_weight(struct model_builder *b, struct weight weight, char *name)
 {
     weight.name = name;
-    if (!name) {
+    if (!name || (weight.rows && !weight.aliases)) {
+        mem_free(name);
+        mem_free(weight.aliases);
         BUILDER_FAIL(b, SHOAL_E_MEMORY, "out of memory");
         return;
     }
@@ -309,7 +335,7 @@ static void add_weight(struct model_builder *b, struct weight weight, char *name
 void builder_stack(
     struct model_builder *b, const char *names, const int64_t *rows, int32_t parts, int64_t cols)
 {
-    struct weight whole = {.cols = cols, .scale = 1.0f};
+    struct weight whole = {.cols = cols, .scale = 1.0f, .parts = parts, .part = -1};
     float scales[WEIGHT_MAX_PIECES] = {1.0f};
     bool apart, one;
 
@@ -321,6 +347,7 @@ void builder_stack(
             return;
         }
         whole.rows += rows[i];
+        whole.part_rows[i] = rows[i];
     }
     if (!find_pieces(b, names, &whole))
         b->missing++;
@@ -338,10 +365,12 @@ void builder_stack(
             weight.pieces[0] = whole.pieces[i];
             weight.scale = scales[i];
             weight.piece_count = 1;
+            weight.part = i;
         } else if (i) {
             weight.rows = 0;
             weight.piece_count = 0;
         }
+        if (weight.rows) weight.aliases = aliases_of(b, names);
         add_weight(b, weight, name_of(names, i, !apart && !i));
     }
 }

@@ -25,6 +25,12 @@ struct weight {
     /* Concatenated in order: one for a weight stored whole, three for q, k, v stored apart. */
     const struct checkpoint_tensor *pieces[WEIGHT_MAX_PIECES];
     int32_t piece_count;
+    /* Every name that it may have, as builder_weight's but with the key prefixes and less the
+     * checkpoint's, and how many rows each of a stack's parts has: whoever writes for the model
+     * knows some of them. Owned; NULL: of an empty part. */
+    char *aliases;
+    int64_t part_rows[WEIGHT_MAX_PIECES];
+    int32_t parts, part; /* part: which it is of a stack that is stored apart; -1: the whole */
 };
 
 struct block;

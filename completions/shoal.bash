@@ -6,7 +6,7 @@ _shoal()
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
     local command=${COMP_WORDS[1]}
     local run='--prompt --negative --model --dit --text-encoder --vae --tokenizer --tokenizer-2 --output
-        --width --height --steps --cfg --seed --count --sampler --schedule --shift --init --strength --vram --ram
+        --width --height --steps --cfg --seed --count --sampler --schedule --shift --init --strength --lora --vram --ram
         --resident-blocks --prefetch-slots --buffer --lanes --vae-strips --wire --host-format --pin
         --disk-cache --rates --device --threads --json --help'
 
@@ -23,7 +23,7 @@ _shoal()
         return
         ;;
     --dit | --text-encoder | --vae | --tokenizer | --tokenizer-2 | -o | --output | --trace | \
-        --rates | --file | --init | --disk-cache)
+        --rates | --file | --init | --lora | --disk-cache)
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         compopt -o filenames
         return

@@ -42,6 +42,7 @@ complete -c shoal -n $run -l schedule -x -a 'model simple normal karras exponent
 complete -c shoal -n $run -l shift -x -d 'of the noise schedule'
 complete -c shoal -n $run -l init -r -F -d 'a PNG to begin with'
 complete -c shoal -n $run -l strength -x -d 'how much of it is painted anew'
+complete -c shoal -n $run -l lora -r -F -d 'an adapter, and after a colon how much of it'
 complete -c shoal -n $run -l vram -x -a 'max 1GiB 2GiB 4GiB 8GiB' -d 'hard cap on device memory'
 complete -c shoal -n $run -l ram -x -a 'max 4GiB 8GiB 16GiB' -d 'hard cap on host memory'
 complete -c shoal -n $run -l resident-blocks -x -a auto -d 'blocks that stay on the device'

@@ -151,14 +151,16 @@ enum shoal_wire {
                           plain files are packed while they are read, and wait in host memory */
 };
 
-/* How weights in FP8 wait in host memory for the next step, and cross the link. It changes no bit
- * of the picture: an element is the BF16 that its code and its scale make, wherever that is done.
- */
+/* How weights in FP8, and those that adapters change, wait in host memory for the next step and
+ * cross the link. It changes no bit of the picture: an element is the BF16 that its code and its
+ * scale make, and what adapters make of a weight is the same, wherever that is done. */
 enum shoal_host_format {
-    SHOAL_HOST_FORMAT_STORAGE, /* as codes, which the device widens at every use */
-    SHOAL_HOST_FORMAT_COMPUTE, /* as BF16: widened while they are read; twice the bytes. Such blocks
-                           wait in host memory, not on disk. What is resident, or crosses once,
-                           stays codes, and what packed files hold */
+    SHOAL_HOST_FORMAT_STORAGE, /* as codes, which the device widens at every use; and as the files
+                           have them, to be patched on the device at every use, or once where they
+                           are resident */
+    SHOAL_HOST_FORMAT_COMPUTE, /* as BF16: widened while they are read; twice the bytes; and with
+                           the adapters added. Such blocks wait in host memory, not on disk. What is
+                           resident, or crosses once, stays codes, and what packed files hold */
 };
 
 /* Which host memory is pinned, so that a card copies from it at the link's full rate while it
@@ -181,6 +183,17 @@ enum shoal_strips {
 
 #define SHOAL_AUTO (-1)
 #define SHOAL_UNLIMITED UINT64_MAX
+
+/*
+ * An adapter, such as a LoRA: a .safetensors file with differences of the DiT's and the text
+ * encoder's weights, of which `strength` times as much is added; negative ones are taken away, and
+ * 0 leaves it out. -100..100.
+ */
+struct shoal_lora {
+    const char *path;
+    float strength;
+};
+#define SHOAL_MAX_LORAS 8
 
 /* What to paint and within which limits. The strings are copied by shoal_plan_create. */
 struct shoal_request {
@@ -227,6 +240,15 @@ struct shoal_request {
      */
     const char *init;
     float strength; /* of the noise, above 0, up to 1; without `init` it has no meaning */
+
+    /*
+     * Adapters, whose differences are added in this order to what the weights are (docs/formats.md,
+     * "Patched weights"): NULL and 0 for none. Their files are read when a plan is made, but for
+     * those that another plan of the same open model uses, or the last one made did: another
+     * strength reads nothing. Their host memory is charged to ram_bytes.
+     */
+    const struct shoal_lora *loras;
+    size_t lora_count; /* 0..SHOAL_MAX_LORAS */
 };
 
 #define SHOAL_DEFAULT_STRENGTH 0.6f
@@ -275,8 +297,12 @@ struct shoal_plan_summary {
     uint64_t step_operations;  /* floating-point operations a step, all lanes */
     /* Of the DiT's steps; packed ones cross packed, disk ones are read again in every step. */
     int32_t blocks, resident_blocks, packed_blocks, disk_blocks, prefetch_slots, lanes;
-    int32_t strip_blocks;   /* of the VAE: those that work in strips */
-    int32_t widened_blocks; /* of the DiT's steps: those that cross as BF16, and are FP8 in files */
+    int32_t strip_blocks;     /* of the VAE: those that work in strips */
+    int32_t widened_blocks;   /* of the DiT's steps: those that cross as BF16, and are FP8 in files;
+                                 with adapters, also those that they were added to on the host */
+    int32_t patched_blocks;   /* of the DiT's steps: those that adapters change */
+    uint64_t lora_bytes;      /* host memory of adapters, within ram_bytes */
+    uint64_t lora_read_bytes; /* read from their files for this plan: 0 if all were there */
     /* Predicted: of a step, of the first one, which loads, and of everything; by rates that were
      * measured with so many threads (0: not said). */
     int32_t rates_threads;
@@ -287,6 +313,18 @@ struct shoal_plan_summary {
 
 SHOAL_API void shoal_plan_summarise(
     const struct shoal_plan *plan, struct shoal_plan_summary *summary);
+
+/* What is known of an adapter of the plan. The strings live as long as the plan. */
+struct shoal_lora_info {
+    const char *path;
+    float strength;
+    int32_t modules, unmatched;     /* in the file; of these, that are none of the model's */
+    const char *unmatched_names[4]; /* the first of them; NULL: no more */
+    uint64_t bytes;                 /* of its factors, in host memory */
+};
+/* Adapter `index` of the request. SHOAL_E_INVALID: there is none. */
+SHOAL_API SHOAL_CHECKED enum shoal_status shoal_plan_lora(const struct shoal_plan *plan,
+    size_t index, struct shoal_lora_info *info, struct shoal_error *error);
 
 /* The plan as a table for a person, and as one JSON object. Owned by the plan. Of a plan that does
  * not fit, why is in the object only: print shoal_plan_refusal below the table. */

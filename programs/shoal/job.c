@@ -118,6 +118,31 @@ bool job_open(struct job *job, const struct command *command, int argc, char **a
     return true;
 }
 
+/* What of --lora is left out. */
+static void note_adapters(struct job *job)
+{
+    for (size_t i = 0; i < job->request.lora_count; i++) {
+        struct shoal_error error = {0};
+        struct shoal_lora_info lora;
+        char names[300] = "";
+
+        if (shoal_plan_lora(job->plan, i, &lora, &error)) continue;
+        if (lora.strength == 0.0f)
+            job_note(job, true, "--lora %s has no effect: its strength is 0", lora.path);
+        for (int n = 0; n < 4 && lora.unmatched_names[n]; n++) {
+            const size_t used = strlen(names);
+
+            snprintf(names + used, sizeof names - used, "%s%.60s", n ? ", " : "",
+                lora.unmatched_names[n]);
+        }
+        if (lora.unmatched)
+            job_note(job, true,
+                "--lora %.80s: %d of its %d modules %s none of the model's and left out: %s%s",
+                lora.path, lora.unmatched, lora.modules, lora.unmatched == 1 ? "is" : "are", names,
+                lora.unmatched > 4 ? ", ..." : "");
+    }
+}
+
 static void note_what_has_no_effect(struct job *job)
 {
     const struct shoal_request *request = &job->request;
@@ -125,6 +150,7 @@ static void note_what_has_no_effect(struct job *job)
     const bool *given = job->options.given;
     const char *negative = request->negative_prompt;
 
+    note_adapters(job);
     if (given[OPTION_NEGATIVE] && negative && *negative && fabsf(request->cfg - 1) <= 0)
         job_note(job, true, "--negative has no effect: --cfg is 1, which is no guidance");
     if (given[OPTION_THREADS] && !given[OPTION_ON] && request->threads && plan->rates_threads &&
@@ -144,15 +170,17 @@ static void note_what_has_no_effect(struct job *job)
     if (given[OPTION_WIRE] && request->wire == SHOAL_WIRE_PACKED && !plan->packed_blocks &&
         !job->uses_copies)
         job_note(job, true, "--wire packed has no effect here: %s",
-            plan->resident_blocks >= plan->blocks
-                ? "every block stays on the device"
+            plan->resident_blocks >= plan->blocks ? "every block stays on the device"
+            : plan->patched_blocks
+                ? "what adapters change crosses as its files have it"
                 : "what crosses only once is not packed, nor what does not get smaller by it");
     if (given[OPTION_HOST_FORMAT] && request->host_format == SHOAL_HOST_FORMAT_COMPUTE &&
         !plan->widened_blocks)
         job_note(job, true, "--host-format compute has no effect here: %s",
             plan->resident_blocks >= plan->blocks
                 ? "every block stays on the device"
-                : "what crosses only once is not widened, nor what is not in FP8 or is packed");
+                : "what crosses only once is not widened, nor what is not in FP8 and no adapter "
+                  "changes, or is packed");
     if (given[OPTION_VAE_STRIPS] && request->vae_strips == SHOAL_STRIPS_ON && !plan->strip_blocks)
         job_note(job, true, "--vae-strips on has no effect: decoding would not take less memory");
     if (given[OPTION_LANES] && request->lanes != SHOAL_AUTO && request->lanes > plan->lanes)

@@ -8,7 +8,7 @@
 /* What plan and verify take when no prompt is given. */
 #define JOB_DEFAULT_PROMPT "a red apple"
 
-#define JOB_MAX_NOTES 12
+#define JOB_MAX_NOTES 24
 
 struct job {
     struct options options;
@@ -20,7 +20,7 @@ struct job {
     struct shoal_plan *plan;
     struct shoal_plan_summary summary;
     struct job_note {
-        char text[160];
+        char text[512];
         bool in_plan;       /* the plan's text says it too */
     } notes[JOB_MAX_NOTES]; /* options that have no effect, and why */
     int note_count;

@@ -23,6 +23,7 @@ enum value_kind {
     VALUE_SEED,
     VALUE_CHOICE, /* an enum, whose values are numbered as the names are */
     VALUE_PROMPT,
+    VALUE_LORA, /* may be given several times */
 };
 
 struct option_spec {
@@ -89,6 +90,11 @@ static const struct option_spec specs[OPTIONS] = {
     [OPTION_STRENGTH] = {"strength", "X",
         "how much of --init is painted anew, above 0 up to 1: ComfyUI's denoise; default: 0.6",
         AT(request.strength), .kind = VALUE_NUMBER, .low = 0.001, .high = 1},
+    [OPTION_LORA] = {"lora", "FILE:X",
+        "an adapter (LoRA, LoHa, LoKr, differences) and how much of it: -100 to 100, default 1; "
+        "may "
+        "be given several times",
+        AT(loras), .low = -100, .high = 100, .kind = VALUE_LORA},
     [OPTION_VRAM] = {"vram", "SIZE", "hard cap on device memory, e.g. 3GiB; default: max",
         AT(request.vram_bytes), .kind = VALUE_SIZE, .limits = true,
         .of = COMMANDS_RUN | COMMAND_STREAM},
@@ -370,6 +376,40 @@ static bool parse_choice(const struct option_spec *spec, const char *text, void 
     return false;
 }
 
+/* FILE, or FILE:X. A path may hold colons: what follows the last one is a strength if it is a
+ * number. */
+static bool parse_lora(const struct option_spec *spec, const char *text, struct options *options)
+{
+    struct shoal_lora *lora = &options->loras[options->lora_count];
+    const char *colon = strrchr(text, ':');
+    size_t bytes = strlen(text);
+    char *path;
+
+    if (options->lora_count == SHOAL_MAX_LORAS) {
+        cli_error(
+            "--%s: %d at once are the most: merge some into one file", spec->name, SHOAL_MAX_LORAS);
+        return false;
+    }
+    lora->strength = 1;
+    if (colon && colon[1] && !colon[1 + strspn(colon + 1, "+-.0123456789eE")]) {
+        if (!parse_number(spec, colon + 1, &lora->strength)) return false;
+        bytes = (size_t)(colon - text);
+    }
+    if (!bytes) {
+        cli_error(
+            "--%s is empty: name a .safetensors file, and after a colon a strength", spec->name);
+        return false;
+    }
+    path = strndup(text, bytes);
+    if (!path) {
+        cli_error("out of memory");
+        return false;
+    }
+    lora->path = path;
+    options->lora_count++;
+    return true;
+}
+
 static bool parse_value(const struct option_spec *spec, const char *text, struct options *options)
 {
     void *value = (char *)options + spec->offset;
@@ -407,6 +447,8 @@ static bool parse_value(const struct option_spec *spec, const char *text, struct
         if (!options->prompt_buffer) options->prompt_buffer = read_prompt();
         options->request.prompt = options->prompt_buffer;
         return options->prompt_buffer != NULL;
+    case VALUE_LORA:
+        return parse_lora(spec, text, options);
     }
     return false;
 }
@@ -619,6 +661,8 @@ bool options_parse(
 
 void options_fini(struct options *options)
 {
+    while (options->lora_count > 0)
+        free((void *)(uintptr_t)options->loras[--options->lora_count].path);
     free(options->prompt_buffer);
     options->prompt_buffer = NULL;
 }
@@ -644,6 +688,8 @@ void options_apply(const struct options *options, struct shoal_request *request)
         memcpy((char *)request + (offset - start), (const char *)options + offset,
             sizes[specs[i].kind]);
     }
+    request->loras = options->lora_count ? options->loras : NULL;
+    request->lora_count = options->lora_count;
 }
 
 bool options_limit_given(const struct options *options)

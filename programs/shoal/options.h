@@ -28,6 +28,7 @@ enum option_id {
     OPTION_SHIFT,
     OPTION_INIT,
     OPTION_STRENGTH,
+    OPTION_LORA,
     OPTION_VRAM,
     OPTION_RAM,
     OPTION_RESIDENT_BLOCKS,
@@ -107,6 +108,8 @@ struct options {
     int32_t step;   /* of trace */
     enum convert_wire { CONVERT_PACKED, CONVERT_RAW } convert_wire;
     bool force, remove, remove_stale;
+    struct shoal_lora loras[SHOAL_MAX_LORAS]; /* their paths are owned */
+    size_t lora_count;
     const char *argument;         /* what is no option; NULL if none */
     const char *const *arguments; /* all of these */
     int argument_count;

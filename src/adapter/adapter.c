@@ -17,7 +17,7 @@
 /* What is being opened. */
 struct opening {
     struct adapter *adapter;
-    const struct targets *targets;
+    const struct adapter_targets *targets;
     const struct checkpoint *checkpoint;
     struct adapter_settings settings;
     /* Of items[i]: the tensors of factors[f].b and .a. */
@@ -242,7 +242,7 @@ static enum shoal_status take_weight(struct opening *o, const struct adapter_ent
 /* The difference's shape must be that of the tensor that its module's name means; a vector's
  * difference is one row. */
 static enum shoal_status check_shape(const struct opening *o, struct difference *d,
-    const struct target *target, struct shoal_error *error)
+    const struct adapter_target *target, struct shoal_error *error)
 {
     const struct weight *w = target_weight(o->targets, target);
     char shown[JSON_SHOWN_BYTES];
@@ -269,7 +269,7 @@ static enum shoal_status check_shape(const struct opening *o, struct difference 
 }
 
 static enum shoal_status add_item(struct opening *o, const struct difference *d,
-    const struct target *target, struct shoal_error *error)
+    const struct adapter_target *target, struct shoal_error *error)
 {
     struct adapter *a = o->adapter;
     struct adapter_item *item;
@@ -303,10 +303,10 @@ static enum shoal_status add_item(struct opening *o, const struct difference *d,
 static enum shoal_status match(struct opening *o, const struct adapter_entry *e,
     struct difference *d, const char *ending, bool *matched, struct shoal_error *error)
 {
-    const struct target *target;
+    const struct adapter_target *target;
     size_t count;
 
-    TRY(targets_find(o->targets, e->key, e->key_bytes, ending, &target, &count, error));
+    TRY(adapter_targets_find(o->targets, e->key, e->key_bytes, ending, &target, &count, error));
     *matched = count > 0;
     for (; count; count--, target++) {
         TRY(check_shape(o, d, target, error));
@@ -324,13 +324,13 @@ static enum shoal_status refuse_parameter(
 
     for (int i = 0; i < 2; i++) {
         const size_t bytes = strlen(endings[i]);
-        const struct target *target;
+        const struct adapter_target *target;
         size_t count;
 
         if (e->key_bytes <= bytes + 1 ||
             memcmp(e->key + e->key_bytes - bytes, endings[i], bytes) != 0)
             continue;
-        TRY(targets_find(
+        TRY(adapter_targets_find(
             o->targets, e->key, e->key_bytes - bytes - 1, endings[i], &target, &count, error));
         if (count)
             FAIL(error, SHOAL_E_UNSUPPORTED,
@@ -542,7 +542,7 @@ static enum shoal_status read_file(
 }
 
 enum shoal_status adapter_open(struct adapter **adapter, const char *path,
-    const struct targets *targets, struct allowance *allowance, struct shoal_error *error)
+    const struct adapter_targets *targets, struct allowance *allowance, struct shoal_error *error)
 {
     struct opening o = {.targets = targets};
     struct checkpoint *checkpoint = NULL;

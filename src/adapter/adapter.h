@@ -65,7 +65,7 @@ struct adapter {
  * for shapes that are not theirs, SHOAL_E_UNSUPPORTED for what is no such difference.
  */
 enum shoal_status adapter_open(struct adapter **adapter, const char *path,
-    const struct targets *targets, struct allowance *allowance,
+    const struct adapter_targets *targets, struct allowance *allowance,
     struct shoal_error *error) SHOAL_CHECKED;
 void adapter_close(struct adapter **adapter);
 

@@ -39,12 +39,12 @@ static void flatten(char *name)
 
 /* ---- the list ---- */
 
-static enum shoal_status add(struct targets *t, struct target target, const char *name,
-    size_t bytes, struct shoal_error *error)
+static enum shoal_status add(struct adapter_targets *t, struct adapter_target target,
+    const char *name, size_t bytes, struct shoal_error *error)
 {
     if (t->count == t->room) {
         size_t room = t->room * 2 + 256;
-        struct target *larger = mem_realloc(t->list, room, sizeof *larger);
+        struct adapter_target *larger = mem_realloc(t->list, room, sizeof *larger);
 
         if (!larger) FAIL_MEMORY(error);
         t->list = larger;
@@ -88,7 +88,7 @@ static int64_t piece_extent(
 }
 
 /* The names of one alternative: pieces one after another. */
-static enum shoal_status add_alternative(struct targets *t, struct target target,
+static enum shoal_status add_alternative(struct adapter_targets *t, struct adapter_target target,
     const struct weight *weight, const char *names, struct shoal_error *error)
 {
     const int32_t count = pieces_in(names);
@@ -120,8 +120,8 @@ static enum shoal_status add_alternative(struct targets *t, struct target target
     return SHOAL_OK;
 }
 
-static enum shoal_status add_weight(
-    struct targets *t, struct target target, const struct weight *weight, struct shoal_error *error)
+static enum shoal_status add_weight(struct adapter_targets *t, struct adapter_target target,
+    const struct weight *weight, struct shoal_error *error)
 {
     for (const char *names = weight->aliases; names;
          names = strchr(names, '|') ? strchr(names, '|') + 1 : NULL)
@@ -131,7 +131,7 @@ static enum shoal_status add_weight(
 
 static int by_name(const void *a, const void *b)
 {
-    const struct target *x = a, *y = b;
+    const struct adapter_target *x = a, *y = b;
     int order = x->kind < y->kind ? -1 : x->kind > y->kind;
 
     if (!order) order = strcmp(x->name, y->name);
@@ -139,42 +139,44 @@ static int by_name(const void *a, const void *b)
     return order ? order : x->weight < y->weight ? -1 : x->weight > y->weight;
 }
 
-enum shoal_status targets_open(struct targets *targets,
+enum shoal_status adapter_targets_open(struct adapter_targets *targets,
     const struct model *const models[FAMILY_KINDS], struct shoal_error *error)
 {
     enum shoal_status status = SHOAL_OK;
 
-    *targets = (struct targets){.models = models};
+    *targets = (struct adapter_targets){.models = models};
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
         for (int32_t b = 0; models[kind] && b < models[kind]->block_count; b++)
             for (int32_t w = 0; w < models[kind]->blocks[b].weight_count && !status; w++)
                 status = add_weight(targets,
-                    (struct target){.kind = (enum family_kind)kind, .block = b, .weight = w},
+                    (struct adapter_target){
+                        .kind = (enum family_kind)kind, .block = b, .weight = w},
                     &models[kind]->blocks[b].weights[w], error);
     if (status) {
-        targets_close(targets);
+        adapter_targets_close(targets);
         return status;
     }
     if (targets->count) qsort(targets->list, targets->count, sizeof *targets->list, by_name);
     return SHOAL_OK;
 }
 
-void targets_close(struct targets *targets)
+void adapter_targets_close(struct adapter_targets *targets)
 {
     for (size_t i = 0; i < targets->count; i++)
         mem_free(targets->list[i].name);
     mem_free(targets->list);
-    *targets = (struct targets){0};
+    *targets = (struct adapter_targets){0};
 }
 
 /* ---- finding ---- */
 
 /* The run of those of that name, of one kind. */
-static size_t find_in(
-    const struct targets *t, enum family_kind kind, const char *name, const struct target **first)
+static size_t find_in(const struct adapter_targets *t, enum family_kind kind, const char *name,
+    const struct adapter_target **first)
 {
     size_t low = 0, high = t->count, count = 0;
-    const struct target wanted = {.kind = kind, .name = (char *)(uintptr_t)name, .block = -1};
+    const struct adapter_target wanted = {
+        .kind = kind, .name = (char *)(uintptr_t)name, .block = -1};
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -193,8 +195,8 @@ static size_t find_in(
 
 /* The same, of one kind or (FAMILY_KINDS) of the first that has some; with and without the ending
  * of `bytes` bytes, as parameters have none that are no module's. */
-static size_t find_plain(const struct targets *t, enum family_kind kind, char *name, size_t bytes,
-    const struct target **first)
+static size_t find_plain(const struct adapter_targets *t, enum family_kind kind, char *name,
+    size_t bytes, const struct adapter_target **first)
 {
     const size_t length = strlen(name);
 
@@ -215,7 +217,7 @@ static size_t find_plain(const struct targets *t, enum family_kind kind, char *n
 
 /* Behind the text encoder's own name, which may be any. */
 static size_t find_named_text(
-    const struct targets *t, char *name, size_t ending, const struct target **first)
+    const struct adapter_targets *t, char *name, size_t ending, const struct adapter_target **first)
 {
     for (char *at = name + strlen(NAMED_TEXT); at; at = strchr(at, '_')) {
         size_t count;
@@ -227,7 +229,8 @@ static size_t find_named_text(
     return 0;
 }
 
-static size_t find(const struct targets *t, char *name, size_t ending, const struct target **first)
+static size_t find(
+    const struct adapter_targets *t, char *name, size_t ending, const struct adapter_target **first)
 {
     enum family_kind kind = FAMILY_KINDS;
 
@@ -251,8 +254,9 @@ static size_t find(const struct targets *t, char *name, size_t ending, const str
     return 0;
 }
 
-enum shoal_status targets_find(const struct targets *targets, const char *key, size_t key_bytes,
-    const char *ending, const struct target **first, size_t *count, struct shoal_error *error)
+enum shoal_status adapter_targets_find(const struct adapter_targets *targets, const char *key,
+    size_t key_bytes, const char *ending, const struct adapter_target **first, size_t *count,
+    struct shoal_error *error)
 {
     char *name = mem_format("%.*s_%s", (int)key_bytes, key, ending);
 

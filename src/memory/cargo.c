@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/reader.h"
 #include "base/size.h"
+#include "device/cpu/patch.h"
 #include "tensor/quant.h"
 
 #include <stdio.h>
@@ -20,8 +21,46 @@ static bool any_widens(const struct block *block, const struct cargo_room *rooms
     bool widens = false;
 
     for (int32_t p = 0; rooms && p < block_piece_count(block); p++)
-        widens = widens || rooms[p].widens;
+        widens = widens || rooms[p].widens || rooms[p].bakes;
     return widens;
+}
+
+/* How many elements it has, of whatever type. */
+static int64_t elements_of(const struct checkpoint_tensor *tensor)
+{
+    return (int64_t)(tensor->bytes / (uint64_t)dtype_block_bytes(tensor->dtype)) *
+           dtype_block_elements(tensor->dtype);
+}
+
+/* The weight as it is used: patched, widened, or as it is stored. */
+static struct cargo_weight used_as(
+    const struct cargo *c, int32_t index, const struct cargo_room *room)
+{
+    const struct weight *w = &c->block->weights[index];
+    struct cargo_weight used = {c->open_bytes, w->dtype, w->scale};
+
+    if (block_patch_has(c->patch, index))
+        used.dtype = patch_dtype(w->dtype);
+    else if (room && room->bytes && room->widens)
+        used.dtype = DTYPE_BF16;
+    if (used.dtype != w->dtype) used.scale = 1.0f;
+    return used;
+}
+
+static struct cargo_part part_of(
+    const struct cargo *c, int32_t index, int32_t piece, const struct cargo_room *room)
+{
+    const struct weight *w = &c->block->weights[index];
+    const struct checkpoint_tensor *t = w->pieces[piece];
+
+    room = room && room->bytes ? room : NULL;
+    return (struct cargo_part){.tensor = t,
+        .room = room,
+        .bytes = room ? room->bytes : t->stored_bytes,
+        .count = w->rows == 1 ? elements_of(t) : elements_of(t) / w->cols,
+        .weight = index,
+        .packed = (room && !room->widens && !room->bakes) || t->packed,
+        .patched = !c->widens && block_patch_has(c->patch, index)};
 }
 
 static void list_parts(struct cargo *c, const struct cargo_room *rooms)
@@ -31,38 +70,59 @@ static void list_parts(struct cargo *c, const struct cargo_room *rooms)
     c->widens = any_widens(c->block, rooms);
     for (int32_t i = 0; i < c->block->weight_count; i++) {
         const struct weight *w = &c->block->weights[i];
-        uint64_t at = c->widens ? c->bytes : w->offset;
+        uint64_t at = c->open_bytes;
+        int64_t first = 0;
 
+        c->weights[i] = used_as(c, i, rooms);
         for (int32_t p = 0; p < w->piece_count; p++) {
-            const struct cargo_room *room = rooms && rooms->bytes ? rooms : NULL;
-
-            *part = (struct cargo_part){.tensor = w->pieces[p],
-                .room = room,
-                .bytes = room ? room->bytes : w->pieces[p]->stored_bytes,
-                .values_offset = at,
-                .weight = i,
-                .packed = (room && !room->widens) || w->pieces[p]->packed};
-            at += c->widens ? part->bytes : w->pieces[p]->bytes;
+            *part = part_of(c, i, p, rooms);
+            part->values_offset = part->unpack_offset = at;
+            part->first = first;
+            at += (uint64_t)dtype_bytes(c->weights[i].dtype, elements_of(part->tensor));
+            first += part->count;
             c->packed = c->packed || part->packed;
-            c->packs = c->packs || room;
+            c->opens = c->opens || part->packed || part->patched;
+            c->packs = c->packs || part->room;
             part++;
             rooms += rooms != NULL;
         }
-        if (c->widens) c->bytes = size_align(at, BLOCK_WEIGHT_ALIGNMENT);
+        c->open_bytes = size_align(at, BLOCK_WEIGHT_ALIGNMENT);
     }
 }
 
-/* As the block is laid out; packed, one payload after another in the order of the file: so runs of
- * copies are long, and what unpacks part by part gives up the span from its begin on. */
-static void place_parts(struct cargo *c)
+/* Payloads are unpacked to where they are patched in place; where their type becomes another, to a
+ * place behind the block that they share. */
+static void place_unpacked(struct cargo *c)
 {
-    if (!c->widens) c->bytes = c->packed ? 0 : c->block->bytes;
+    const uint64_t behind = c->open_bytes;
+
     for (int32_t i = 0; i < c->part_count; i++) {
         struct cargo_part *part = &c->parts[i];
 
-        part->offset = c->packed ? c->bytes : part->values_offset;
-        if (c->packed) c->bytes = size_align(c->bytes + part->bytes, BLOCK_WEIGHT_ALIGNMENT);
+        if (!part->packed || !part->patched ||
+            part->tensor->dtype == c->weights[part->weight].dtype)
+            continue;
+        part->unpack_offset = behind;
+        c->open_bytes = max_u64(
+            c->open_bytes, behind + size_align(part->tensor->bytes, BLOCK_WEIGHT_ALIGNMENT));
     }
+}
+
+/* As the block is used; if it opens, one part after another in the order of the file: so runs of
+ * copies are long, and what opens part by part gives up the span from its begin on. Factors are
+ * needed to the end. */
+static void place_parts(struct cargo *c)
+{
+    place_unpacked(c);
+    c->bytes = c->opens ? 0 : c->open_bytes;
+    for (int32_t i = 0; i < c->part_count; i++) {
+        struct cargo_part *part = &c->parts[i];
+
+        part->offset = c->opens ? c->bytes : part->values_offset;
+        if (c->opens) c->bytes = size_align(c->bytes + part->bytes, BLOCK_WEIGHT_ALIGNMENT);
+    }
+    c->factors_at = c->bytes;
+    if (c->opens && c->patch) c->bytes += c->patch->factor_bytes;
 }
 
 static int by_file(const void *a, const void *b)
@@ -157,11 +217,15 @@ static uint64_t image_bytes(const struct cargo *c, uint64_t read_bytes)
 /* ---- the whole ---- */
 
 static enum shoal_status init_parts(struct cargo *c, const struct block *block,
-    const struct cargo_room *rooms, struct shoal_error *error)
+    const struct cargo_room *rooms, const struct block_patch *patch, struct shoal_error *error)
 {
-    *c = (struct cargo){.block = block, .part_count = block_piece_count(block)};
+    *c = (struct cargo){.block = block, .patch = patch, .part_count = block_piece_count(block)};
     c->parts = mem_calloc((size_t)c->part_count, sizeof *c->parts);
-    if (!c->parts) FAIL_MEMORY(error);
+    c->weights = mem_calloc((size_t)block->weight_count, sizeof *c->weights);
+    if (!c->parts || !c->weights) {
+        cargo_fini(c);
+        FAIL_MEMORY(error);
+    }
     list_parts(c, rooms);
     qsort(c->parts, (size_t)c->part_count, sizeof *c->parts, by_file);
     place_parts(c);
@@ -169,12 +233,12 @@ static enum shoal_status init_parts(struct cargo *c, const struct block *block,
 }
 
 enum shoal_status cargo_init(struct cargo *cargo, const struct block *block,
-    const struct cargo_room *rooms, struct shoal_error *error)
+    const struct cargo_room *rooms, const struct block_patch *patch, struct shoal_error *error)
 {
     uint64_t chunks = 0;
     struct run run;
 
-    TRY(init_parts(cargo, block, rooms, error));
+    TRY(init_parts(cargo, block, rooms, patch, error));
     for (int32_t first = 0; first < cargo->part_count; first += run.count) {
         run = run_at(cargo, first);
         chunks += chunks_of(&run);
@@ -194,20 +258,22 @@ enum shoal_status cargo_init(struct cargo *cargo, const struct block *block,
 void cargo_fini(struct cargo *cargo)
 {
     mem_free(cargo->parts);
+    mem_free(cargo->weights);
     mem_free(cargo->chunks);
     mem_free(cargo->copies);
     *cargo = (struct cargo){0};
 }
 
 enum shoal_status cargo_measure(const struct block *block, const struct cargo_room *rooms,
-    struct cargo_size *size, struct shoal_error *error)
+    const struct block_patch *patch, struct cargo_size *size, struct shoal_error *error)
 {
     uint64_t read_bytes = 0;
     struct cargo c;
     struct run run;
 
-    TRY(init_parts(&c, block, rooms, error));
-    *size = (struct cargo_size){.bytes = c.bytes, .packed = c.packed};
+    TRY(init_parts(&c, block, rooms, patch, error));
+    *size = (struct cargo_size){
+        .bytes = c.bytes, .open_bytes = c.open_bytes, .packed = c.packed, .opens = c.opens};
     for (int32_t first = 0; first < c.part_count; first += run.count) {
         run = run_at(&c, first);
         read_bytes += size_align(run.end - run.begin, READER_ALIGNMENT);
@@ -217,20 +283,86 @@ enum shoal_status cargo_measure(const struct block *block, const struct cargo_ro
     return SHOAL_OK;
 }
 
-void cargo_bind(const struct cargo *cargo, device_addr span, struct matrix *weights)
+void cargo_bind(const struct cargo *cargo, device_addr base, struct matrix *weights)
 {
-    block_bind(cargo->block, span, weights);
-    if (!cargo->widens) return;
-    for (int32_t i = 0; i < cargo->part_count; i++) {
-        const struct cargo_part *part = &cargo->parts[i];
-        struct matrix *m = &weights[part->weight];
+    for (int32_t i = 0; i < cargo->block->weight_count; i++) {
+        const struct weight *w = &cargo->block->weights[i];
+        const struct cargo_weight *used = &cargo->weights[i];
 
-        /* Its pieces lie one after another. */
-        if (part->tensor != cargo->block->weights[part->weight].pieces[0]) continue;
-        m->addr = span + part->values_offset;
-        if (!part->room) continue;
-        m->dtype = DTYPE_BF16;
-        m->scale = 1.0f;
+        weights[i] = matrix_at(base + used->offset, used->dtype, w->rows, w->cols);
+        weights[i].scale = used->scale;
+    }
+}
+
+/* ---- patching ---- */
+
+/* What a rectangle is cut from: elements of a part, at x and y. */
+struct patching {
+    const struct cargo *cargo;
+    const struct cargo_part *part;
+    int64_t first; /* of the elements, in the part */
+    device_addr x, y, factors;
+    cargo_patch_rows *patch;
+    void *user;
+};
+
+/* Rows [row, row + rows) of the part, columns [col, col + cols) of them; of a vector one row. */
+static void patch_rectangle(
+    const struct patching *p, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    const struct weight *w = &p->cargo->block->weights[p->part->weight];
+    const bool vector = w->rows == 1;
+    const int64_t at = row * w->cols * !vector + col - p->first;
+    const int64_t begin = p->part->first + (vector ? col : row),
+                  end = begin + (vector ? cols : rows);
+    struct matrix x = matrix_at(p->x, w->dtype, rows, cols);
+    struct matrix y = matrix_at(p->y, p->cargo->weights[p->part->weight].dtype, rows, cols);
+    const struct patch_run *run;
+    int32_t runs;
+
+    x.stride = y.stride = vector ? cols : w->cols;
+    x.addr += (uint64_t)dtype_bytes(x.dtype, at);
+    y.addr += (uint64_t)dtype_bytes(y.dtype, at);
+    x.scale = w->scale;
+    run = block_patch_runs(p->cargo->patch, p->part->weight, &runs);
+    for (; runs; runs--, run++) {
+        const int64_t from = run->first > begin ? run->first : begin;
+        const int64_t to = least(run->first + run->count, end);
+        struct patch terms;
+
+        if (from >= to) continue;
+        block_patch_terms(p->cargo->patch, run, vector, from, p->factors, &terms);
+        for (int32_t i = 0; i < terms.count && !vector; i++)
+            terms.terms[i].col = col;
+        if (vector)
+            p->patch(p->user, matrix_cols(y, from - begin, to - from),
+                matrix_cols(x, from - begin, to - from), &terms);
+        else
+            p->patch(p->user, matrix_rows(y, from - begin, to - from),
+                matrix_rows(x, from - begin, to - from), &terms);
+    }
+}
+
+void cargo_patch(const struct cargo *cargo, const struct cargo_part *part, int64_t first,
+    int64_t count, device_addr x, device_addr y, device_addr factors, cargo_patch_rows *patch,
+    void *user)
+{
+    const struct weight *w = &cargo->block->weights[part->weight];
+    const struct patching p = {cargo, part, first, x, y, factors, patch, user};
+    const int64_t end = first + count;
+
+    if (w->rows == 1) {
+        patch_rectangle(&p, 0, 1, first, count);
+        return;
+    }
+    /* The end of a row, whole rows, and the begin of one. */
+    while (first < end) {
+        const int64_t row = first / w->cols, col = first % w->cols;
+        int64_t rows = 1, cols = least(w->cols - col, end - first);
+
+        if (!col && end - first >= w->cols) rows = (end - first) / w->cols;
+        patch_rectangle(&p, row, rows, col, cols);
+        first += rows * cols;
     }
 }
 
@@ -328,7 +460,7 @@ enum shoal_status cargo_check_again(const struct cargo *cargo, const struct carg
     return SHOAL_OK;
 }
 
-/* ---- packing and widening ---- */
+/* ---- packing, widening and baking ---- */
 
 static void widen(const struct cargo *cargo, const struct cargo_copy *copy, uint64_t first,
     const char *codes, char *image)
@@ -338,6 +470,50 @@ static void widen(const struct cargo *cargo, const struct cargo_copy *copy, uint
 
     quant_f8_to_bf16(to, (const uint8_t *)codes, part->tensor->dtype,
         cargo->block->weights[part->weight].scale, copy->bytes);
+}
+
+static void bake_rows(void *user, struct matrix y, struct matrix x, const struct patch *terms)
+{
+    patch_on_host(user, y, x, terms);
+}
+
+/* Patches whole blocks of a tensor, from its element `first` on, into the image. */
+static void bake_blocks(const struct cargo *cargo, const struct cargo_part *part, int64_t first,
+    int64_t count, const char *stored, struct cargo_packer *packer, char *to)
+{
+    if (count)
+        cargo_patch(cargo, part, first, count, (device_addr)(uintptr_t)stored,
+            (device_addr)(uintptr_t)to, 0, bake_rows, packer->pool);
+}
+
+/* A block that lies in two chunks waits for its end where it will go in the image: patched, it is
+ * never smaller. */
+static void bake(const struct cargo *cargo, const struct cargo_copy *copy, uint64_t offset,
+    const char *data, struct cargo_packer *packer, char *image)
+{
+    const struct cargo_part *part = &cargo->parts[copy->part];
+    const enum dtype dtype = part->tensor->dtype, used = cargo->weights[part->weight].dtype;
+    const uint64_t block = (uint64_t)dtype_block_bytes(dtype), cut = offset % block;
+    const int64_t elements = dtype_block_elements(dtype);
+    const uint64_t block_used = (uint64_t)dtype_bytes(used, elements);
+    char *to = image + part->offset + offset / block * block_used, whole[256];
+    int64_t first = (int64_t)(offset / block) * elements;
+    uint64_t left = copy->bytes;
+
+    if (cut) {
+        const uint64_t more = min_u64(block - cut, left);
+
+        memcpy(to + cut, data, more);
+        if (cut + more < block) return;
+        memcpy(whole, to, block);
+        bake_blocks(cargo, part, first, elements, whole, packer, to);
+        data += more;
+        left -= more;
+        first += elements;
+        to += block_used;
+    }
+    bake_blocks(cargo, part, first, (int64_t)(left / block) * elements, data, packer, to);
+    memcpy(to + left / block * block_used, data + left / block * block, left % block);
 }
 
 /* A tensor's last bytes have been packed. */
@@ -366,6 +542,10 @@ enum shoal_status cargo_pack(const struct cargo *cargo, const struct cargo_chunk
 
         if (!part->room) {
             memcpy(image + copy->to, data + copy->from, copy->bytes);
+            continue;
+        }
+        if (part->room->bakes) {
+            bake(cargo, copy, offset - tensor->offset, data + copy->from, packer, image);
             continue;
         }
         if (part->room->widens) {

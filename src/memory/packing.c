@@ -192,17 +192,25 @@ static void drop_empty(struct packing *packing, const struct block *blocks)
     }
 }
 
-static void keep_wide(const struct block *block, struct cargo_room *rooms)
+static void keep_wide(
+    const struct block *block, const struct block_patch *patch, struct cargo_room *rooms)
 {
     for (int32_t w = 0; w < block->weight_count; w++)
-        for (int32_t p = 0; p < block->weights[w].piece_count; p++, rooms++)
-            if (dtype_is_f8(block->weights[w].pieces[p]->dtype))
-                *rooms = (struct cargo_room){
-                    .bytes = 2 * block->weights[w].pieces[p]->bytes, .widens = true};
+        for (int32_t p = 0; p < block->weights[w].piece_count; p++, rooms++) {
+            const struct checkpoint_tensor *t = block->weights[w].pieces[p];
+            const uint64_t blocks = t->bytes / (uint64_t)dtype_block_bytes(t->dtype);
+
+            if (block_patch_has(patch, w))
+                *rooms = (struct cargo_room){.bytes = (uint64_t)dtype_bytes(patch_dtype(t->dtype),
+                                                 (int64_t)blocks * dtype_block_elements(t->dtype)),
+                    .bakes = true};
+            else if (dtype_is_f8(t->dtype))
+                *rooms = (struct cargo_room){.bytes = 2 * t->bytes, .widens = true};
+        }
 }
 
 enum shoal_status packing_init_widening(struct packing *packing, const struct model *model,
-    const struct pass *pass, struct shoal_error *error)
+    const struct pass *pass, const struct patches *patches, struct shoal_error *error)
 {
     const struct block *blocks = &model->blocks[pass->first];
     enum shoal_status status;
@@ -212,7 +220,7 @@ enum shoal_status packing_init_widening(struct packing *packing, const struct mo
         if (holds_payloads(&blocks[i])) return SHOAL_OK;
     status = make_rooms(packing, blocks, error);
     for (int32_t i = 0; !status && i < pass->count; i++)
-        keep_wide(&blocks[i], packing->rooms[i]);
+        keep_wide(&blocks[i], patches_of(patches, model, pass->first + i), packing->rooms[i]);
     if (!status) drop_empty(packing, blocks);
     if (status) packing_fini(packing);
     return status;

@@ -254,6 +254,9 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
     if (s.widened_blocks)
         text_append(t, "; %d block%s widened to 16 bits while they are read", s.widened_blocks,
             s.widened_blocks == 1 ? " is" : "s are");
+    if (s.patched_blocks)
+        text_append(t, "; %d block%s patched by adapters", s.patched_blocks,
+            s.patched_blocks == 1 ? " is" : "s are");
     if (all > 1 && s.lanes >= all)
         text_append(t, "; its %d lanes share one pass over the blocks", all);
     else if (all > 1)
@@ -261,6 +264,19 @@ static void explain_steps(const struct shoal_plan *plan, struct text *t)
             t, "; its %d lanes take %d passes over the blocks", all, (all + s.lanes - 1) / s.lanes);
     text_append(t, "\n");
     explain_time(plan, &s, t);
+}
+
+static void explain_adapters(const struct shoal_plan *plan, struct text *t)
+{
+    char size[SIZE_TEXT_BYTES];
+
+    for (int32_t i = 0; i < plan->adapters.count; i++) {
+        const struct adapter_use *use = &plan->adapters.uses[i];
+
+        text_append(t, "lora: %s, strength %g: %d module%s, %s in host memory\n",
+            use->adapter->path, (double)use->strength, use->adapter->modules,
+            use->adapter->modules == 1 ? "" : "s", size_format(size, use->adapter->factor_bytes));
+    }
 }
 
 /* Whether and why decoding computes more than it need. */
@@ -349,6 +365,9 @@ static void explain_more(
 /* Why wire packed packs nothing. */
 static const char *vain_packing(const struct shoal_plan *plan)
 {
+    if (plan->solution.phases[SHOAL_PHASE_STEPS].patched)
+        return "--wire packed has no effect with --lora: what adapters change crosses as its files "
+               "have it (of files that shoal convert or --disk-cache packed, packed)";
     if (!plan->solution.phases[SHOAL_PHASE_STEPS].slots)
         return "--wire packed has no effect: every block is resident (set a smaller --vram or "
                "fewer "
@@ -368,8 +387,8 @@ static const char *vain_widening(const struct shoal_plan *plan)
     if (job_walks(&plan->job, SHOAL_PHASE_STEPS, plan->lanes) == 1)
         return "--host-format compute has no effect: what crosses only once is not widened for "
                "that";
-    return "--host-format compute has no effect: only weights in FP8 are widened, of files that "
-           "are not packed";
+    return "--host-format compute has no effect: only weights in FP8 are widened, and those that "
+           "adapters change, of files that are not packed";
 }
 
 const char *plan_ring_options(int32_t prefetch_slots, enum shoal_buffer buffer)
@@ -394,7 +413,8 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
                 plan_ring_options(r->prefetch_slots, r->buffer)),
             failed);
     /* Packed copies are read even if nothing of them crosses packed. */
-    if (r->wire == SHOAL_WIRE_PACKED && !steps->packed_count && !plan->job.model->copies)
+    if (r->wire == SHOAL_WIRE_PACKED && (!steps->packed_count || steps->patched) &&
+        !plan->job.model->copies)
         json_append(notes, json_string(vain_packing(plan)), failed);
     if (plan_widens(plan) && !(steps->packs && steps->packed_count))
         json_append(notes, json_string(vain_widening(plan)), failed);
@@ -407,6 +427,29 @@ static void note_settings(const struct shoal_plan *plan, json_t *notes, bool *fa
     if (r->lanes != SHOAL_AUTO && r->lanes > all)
         json_append(
             notes, json_sprintf("--lanes: there %s only %d", all == 1 ? "is" : "are", all), failed);
+}
+
+/* What of the adapters is left out. */
+static void note_adapters(const struct shoal_plan *plan, json_t *notes, bool *failed)
+{
+    for (int32_t i = 0; i < plan->adapters.count; i++) {
+        const struct adapter *a = plan->adapters.uses[i].adapter;
+        struct text text = {0};
+
+        if (plan->adapters.uses[i].strength == 0.0f)
+            json_append(
+                notes, json_sprintf("--lora %s has no effect: its strength is 0", a->path), failed);
+        if (!a->unmatched) continue;
+        for (int32_t n = 0; n < ADAPTER_SHOWN && n < a->unmatched; n++)
+            text_append(&text, "%s%s", n ? ", " : "", a->unmatched_names[n]);
+        json_append(notes,
+            json_sprintf("--lora %s: %d of its %d modules %s none of the model's and left out: "
+                         "%s%s",
+                a->path, a->unmatched, a->modules, a->unmatched == 1 ? "is" : "are",
+                text.data ? text.data : "", a->unmatched > ADAPTER_SHOWN ? ", ..." : ""),
+            failed);
+        mem_free(text.data);
+    }
 }
 
 /* Of the options that speak of this machine, in a plan for another one. */
@@ -497,6 +540,7 @@ static json_t *explain_notes(const struct shoal_plan *plan)
                          "take less strength or more steps",
                 r->steps, (double)r->strength),
             &failed);
+    note_adapters(plan, notes, &failed);
     note_settings(plan, notes, &failed);
     if (plan->target.elsewhere) note_elsewhere(plan, notes, &failed);
     if (r->seed > UINT32_MAX)
@@ -541,6 +585,7 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
     for (int i = 0; i < job_phases(&plan->job); i++)
         explain_phase(plan, i, t);
     explain_steps(plan, t);
+    explain_adapters(plan, t);
     explain_decode(plan, t);
     explain_device(plan, t);
     explain_host(plan, t);
@@ -559,7 +604,7 @@ static json_t *phase_json(const struct shoal_plan *plan, int index)
         "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
         " s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s}",
         "phase", p->name, "blocks", (int)p->block_count, "resident_blocks", (int)p->resident_count,
-        "packed_blocks", (int)(widened ? 0 : p->packed_count), "widened_blocks",
+        "packed_blocks", (int)(widened || p->patched ? 0 : p->packed_count), "widened_blocks",
         (int)(widened ? p->packed_count : 0), "disk_blocks", (int)p->disk_count, "prefetch_slots",
         (int)p->slots, "globals_bytes", (json_int_t)p->globals_bytes, "resident_bytes",
         (json_int_t)p->resident_bytes, "ring_bytes", (json_int_t)p->ring_bytes, "unpack_bytes",
@@ -640,6 +685,35 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         "more_ram", more_json(plan, plan->more_ram_seconds), "phases", phases, "notes", notes);
 }
 
+/* The plan's JSON, with what there is of adapters; NULL: out of memory. */
+static json_t *with_adapters(const struct shoal_plan *plan, json_t *object)
+{
+    json_t *loras = json_array();
+    struct shoal_plan_summary s;
+    bool failed = !object;
+
+    shoal_plan_summarise(plan, &s);
+    for (int32_t i = 0; i < plan->adapters.count; i++) {
+        const struct adapter_use *use = &plan->adapters.uses[i];
+
+        json_append(loras,
+            json_pack("{s:o, s:f, s:i, s:i, s:I}", "path", json_text(use->adapter->path),
+                "strength", (double)use->strength, "modules", (int)use->adapter->modules,
+                "unmatched", (int)use->adapter->unmatched, "bytes",
+                (json_int_t)use->adapter->factor_bytes),
+            &failed);
+    }
+    failed |= json_object_set_new(object, "loras", loras) != 0;
+    failed |=
+        json_object_set_new(object, "lora_bytes", json_integer((json_int_t)s.lora_bytes)) != 0;
+    failed |= json_object_set_new(
+                  object, "lora_read_bytes", json_integer((json_int_t)s.lora_read_bytes)) != 0;
+    failed |= json_object_set_new(object, "patched_blocks", json_integer(s.patched_blocks)) != 0;
+    if (!failed) return object;
+    json_decref(object);
+    return NULL;
+}
+
 enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *error)
 {
     struct text text = {0}, refusal = {0};
@@ -653,7 +727,7 @@ enum shoal_status plan_explain(struct shoal_plan *plan, struct shoal_error *erro
     notes = explain_notes(plan);
     explain_text(plan, notes, &text);
     plan->text = text.data;
-    object = explain_json(plan, notes);
+    object = with_adapters(plan, explain_json(plan, notes));
     dump = json_print(object);
     json_decref(object);
     json_decref(notes);

@@ -152,13 +152,15 @@ static uint64_t moving_bytes(const struct job *job)
     return CHUNK_BYTES * most + (job->request.trace ? SPAN_BYTES * spans : 0);
 }
 
-void plan_process(const struct job *job, const struct target *target, struct process_memory *memory)
+void plan_process(const struct job *job, const struct target *target, uint64_t adapter_bytes,
+    struct process_memory *memory)
 {
     const struct shoal_model *model = job->model;
     const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
 
-    *memory = (struct process_memory){.bytes = plan_program_bytes(target, job_threads(job)) +
-                                               result_bytes(job) + moving_bytes(job)};
+    *memory =
+        (struct process_memory){.bytes = plan_program_bytes(target, job_threads(job)) +
+                                         result_bytes(job) + moving_bytes(job) + adapter_bytes};
     for (int i = 0; i < MODEL_TOKENIZERS; i++) {
         const struct model_tokenizer *t = &model->tokenizers[i];
 

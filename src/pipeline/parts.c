@@ -237,6 +237,7 @@ enum shoal_status shoal_model_open(
 
     *model = NULL;
     if (!m) FAIL_MEMORY(error);
+    TRY_OR_FAIL(adapter_cache_create(&m->adapters, error));
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
         TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, &reading, m, error));
     TRY_OR_FAIL(tokens_open(paths, &reading, m, error));
@@ -261,6 +262,7 @@ void shoal_model_close(struct shoal_model **model)
 
     if (!m) return;
     tokens_close(m);
+    adapter_cache_destroy(&m->adapters);
     for (int kind = 0; kind < FAMILY_KINDS; kind++) {
         model_destroy(&m->parts[kind]);
         checkpoint_close(&m->checkpoints[kind]);

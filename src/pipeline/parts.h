@@ -3,6 +3,7 @@
 #define PIPELINE_PARTS_H
 
 #include "models/family.h"
+#include "pipeline/adapters.h"
 #include "pipeline/settings.h"
 #include "tokenizer/tokenizer.h"
 
@@ -33,6 +34,7 @@ struct shoal_model {
     struct model *parts[FAMILY_KINDS];
     bool copy_expected[FAMILY_KINDS]; /* planned with as if the files were packed */
     bool copies;                      /* a part is read from its packed copy, or will be */
+    struct adapter_cache *adapters;   /* of plans, which change it */
     /* The text encoder's, and the second one that some DiTs take the prompt in (NULL: not). */
     struct model_tokenizer {
         struct tokenizer *tokenizer;

@@ -15,6 +15,7 @@
 struct count_stage {
     struct stage stage; /* first */
     const struct job *job;
+    const struct patches *patches;
     struct phase_count *counts;
     enum shoal_phase phase;
     struct count_totals begin; /* of the phase */
@@ -76,26 +77,32 @@ static enum shoal_status count_end(
     return SHOAL_OK;
 }
 
-/* Weights have no place when counting, but every matrix has an address. */
+/* Weights have no place when counting, but every matrix has an address; and the type with which it
+ * is used. */
+static void count_bind(struct count_stage *c, int32_t block, struct matrix *weights)
+{
+    const struct model *model = job_phase(c->job, c->phase).model;
+    const struct block_patch *patch = patches_of(c->patches, model, block);
+
+    block_bind(&model->blocks[block], c->stage.exec.device->arena, weights);
+    if (patch) block_patch_types(patch, &model->blocks[block], weights);
+}
+
 static enum shoal_status count_globals(
     struct stage *stage, struct matrix *weights, struct shoal_error *error)
 {
     struct count_stage *c = (struct count_stage *)stage;
-    struct phase_pass p = job_phase(c->job, c->phase);
 
     (void)error;
-    block_bind(&p.model->blocks[p.pass->globals], stage->exec.device->arena, weights);
+    count_bind(c, job_phase(c->job, c->phase).pass->globals, weights);
     return SHOAL_OK;
 }
 
 static enum shoal_status count_acquire(
     struct stage *stage, int32_t block, struct matrix *weights, struct shoal_error *error)
 {
-    struct count_stage *c = (struct count_stage *)stage;
-
     (void)error;
-    block_bind(
-        &job_phase(c->job, c->phase).model->blocks[block], stage->exec.device->arena, weights);
+    count_bind((struct count_stage *)stage, block, weights);
     return SHOAL_OK;
 }
 
@@ -129,6 +136,7 @@ static enum shoal_status count_job(const struct shoal_plan *plan, int32_t lanes,
                                 .acquire = count_acquire,
                                 .release = count_release},
         .job = &plan->job,
+        .patches = &plan->adapters.patches,
         .counts = counts};
     struct job_output output = {0};
     struct counting counting;
@@ -159,7 +167,7 @@ enum shoal_status plan_block_forms(const struct block *block, const struct cargo
 {
     struct cargo_size size;
 
-    TRY(cargo_measure(block, NULL, &size, error));
+    TRY(cargo_measure(block, NULL, NULL, &size, error));
     input->raw = (struct plan_form){.bytes = block->bytes};
     if (size.packed) {
         input->packed = (struct plan_form){size.bytes, size.image_bytes};
@@ -167,7 +175,7 @@ enum shoal_status plan_block_forms(const struct block *block, const struct cargo
     } else {
         input->raw.host_bytes = size.image_bytes;
         if (!rooms) return SHOAL_OK;
-        TRY(cargo_measure(block, rooms, &size, error));
+        TRY(cargo_measure(block, rooms, NULL, &size, error));
         input->packed = (struct plan_form){size.bytes, size.image_bytes};
         if (size.packed) input->unpacked_bytes = block->bytes; /* else it is widened */
     }
@@ -189,6 +197,17 @@ bool plan_widens(const struct shoal_plan *plan)
     return plan->job.request.host_format == SHOAL_HOST_FORMAT_COMPUTE;
 }
 
+/* Whether adapters change any of a phase's blocks, the globals apart. Then none of it is packed
+ * while it is read. */
+static bool phase_is_patched(const struct shoal_plan *plan, enum shoal_phase phase)
+{
+    struct phase_pass p = job_phase(&plan->job, phase);
+
+    for (int32_t i = 0; i < p.pass->count; i++)
+        if (patches_of(&plan->adapters.patches, p.model, p.pass->first + i)) return true;
+    return false;
+}
+
 /* Looks what of a phase's blocks packs or widens, once, where that can matter. */
 static enum shoal_status sample(
     struct shoal_plan *plan, enum shoal_phase phase, int64_t walks, struct shoal_error *error)
@@ -197,13 +216,100 @@ static enum shoal_status sample(
 
     if (plan->sampled[phase]) return SHOAL_OK;
     if (plan_widens(plan)) {
-        TRY(packing_init_widening(&plan->packings[phase], p.model, p.pass, error));
+        TRY(packing_init_widening(
+            &plan->packings[phase], p.model, p.pass, &plan->adapters.patches, error));
         plan->sampled[phase] = true;
         return SHOAL_OK;
     }
-    if (!copy_expected(plan, p.model) && (!plan->may_pack || walks == 1)) return SHOAL_OK;
+    if (!copy_expected(plan, p.model) &&
+        (!plan->may_pack || walks == 1 || phase_is_patched(plan, phase)))
+        return SHOAL_OK;
     TRY(packing_init(&plan->packings[phase], p.model, p.pass, error));
     plan->sampled[phase] = true;
+    return SHOAL_OK;
+}
+
+static enum shoal_status globals_input(const struct shoal_plan *plan, struct phase_pass p,
+    struct plan_input *input, struct shoal_error *error)
+{
+    const struct block *globals = &p.model->blocks[p.pass->globals];
+    struct cargo_size size;
+
+    TRY(cargo_measure(globals, NULL, patches_of(&plan->adapters.patches, p.model, p.pass->globals),
+        &size, error));
+    if (size.packed)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "%s: weights that stay on the device all the time are packed, which shoal convert "
+            "never does: convert the original again",
+            globals->weights[0].pieces[0]->file->path);
+    input->globals = (struct plan_form){size.open_bytes, size.image_bytes};
+    if (size.opens) input->globals_crossing_bytes = size.bytes;
+    return SHOAL_OK;
+}
+
+/* A block that adapters change: as its files have it with the factors, to be patched on the device,
+ * or baked where that is asked for. What is resident is patched once. */
+static enum shoal_status patched_forms(const struct shoal_plan *plan, const struct block *block,
+    const struct block_patch *patch, const struct cargo_room *rooms, bool bakes,
+    struct plan_block_input *input, struct shoal_error *error)
+{
+    struct cargo_size stored, baked;
+    struct work work = {.operations = {[WORK_LINEAR] = 2 * block_patch_operations(patch, block)}};
+
+    TRY(cargo_measure(block, bakes ? NULL : rooms, patch, &stored, error));
+    input->raw.bytes = stored.open_bytes;
+    input->crossing_bytes = stored.bytes;
+    work.traffic = (double)stored.bytes + (double)stored.open_bytes;
+    input->patch_seconds = rates_seconds(&plan->rates, &work);
+    if (!bakes) {
+        input->packed = (struct plan_form){stored.bytes, stored.image_bytes};
+        input->unpacked_bytes = stored.open_bytes;
+        return SHOAL_OK;
+    }
+    TRY(cargo_measure(block, rooms, patch, &baked, error));
+    input->raw.host_bytes = stored.image_bytes;
+    input->packed = (struct plan_form){baked.bytes, baked.image_bytes};
+    input->patch_seconds = 0; /* the host's */
+    return SHOAL_OK;
+}
+
+/* One block of a phase. */
+static enum shoal_status block_input(const struct shoal_plan *plan, enum shoal_phase phase,
+    int32_t position, struct plan_block_input *block, struct plan_input *input,
+    struct shoal_error *error)
+{
+    struct phase_pass p = job_phase(&plan->job, phase);
+    const int32_t index = p.pass->first + position;
+    const struct block_patch *patch = patches_of(&plan->adapters.patches, p.model, index);
+    const struct cargo_room *rooms = packing_rooms(&plan->packings[phase], position);
+    const bool made = rooms && !copy_expected(plan, p.model); /* while it is read */
+    const bool bakes = patch && made && input->walks > 1;
+
+    if (patch)
+        TRY(patched_forms(plan, &p.model->blocks[index], patch, made && !bakes ? NULL : rooms,
+            bakes, block, error));
+    else
+        TRY(plan_block_forms(&p.model->blocks[index],
+            input->patched && input->source == PLAN_SOURCE_PACKED && made ? NULL : rooms, block,
+            error));
+    if (!block->packed.bytes || bakes || (!patch && made)) return SHOAL_OK;
+    input->source = PLAN_SOURCE_PACKED;
+    block->raw.host_bytes = 0; /* the files hold the other form only */
+    return SHOAL_OK;
+}
+
+/* Whether a phase's files hold payloads, or are planned with as if they did. */
+static enum shoal_status holds_payloads(
+    const struct shoal_plan *plan, enum shoal_phase phase, bool *holds, struct shoal_error *error)
+{
+    struct phase_pass p = job_phase(&plan->job, phase);
+    struct cargo_size size;
+
+    *holds = copy_expected(plan, p.model);
+    for (int32_t i = 0; i < p.pass->count && !*holds; i++) {
+        TRY(cargo_measure(&p.model->blocks[p.pass->first + i], NULL, NULL, &size, error));
+        *holds = size.packed;
+    }
     return SHOAL_OK;
 }
 
@@ -222,27 +328,19 @@ static enum shoal_status phase_input(struct shoal_plan *plan, enum shoal_phase p
         .walks = job_walks(job, phase, lanes),
         .main = phase == SHOAL_PHASE_STEPS,
     };
-    if (p.pass->globals >= 0) {
-        struct plan_block_input globals = {0};
-
-        TRY(plan_block_forms(&p.model->blocks[p.pass->globals], NULL, &globals, error));
-        if (globals.packed.bytes)
-            FAIL(error, SHOAL_E_UNSUPPORTED,
-                "%s: weights that stay on the device all the time are packed, which shoal convert "
-                "never does: convert the original again",
-                p.model->blocks[p.pass->globals].weights[0].pieces[0]->file->path);
-        input->globals = globals.raw;
-    }
+    if (p.pass->globals >= 0) TRY(globals_input(plan, p, input, error));
     TRY(sample(plan, phase, input->walks, error));
-    for (int32_t i = 0; i < p.pass->count; i++) {
-        const struct cargo_room *rooms = packing_rooms(&plan->packings[phase], i);
+    if (phase_is_patched(plan, phase)) {
+        bool payloads;
 
-        TRY(plan_block_forms(&p.model->blocks[p.pass->first + i], rooms, &blocks[i], error));
+        TRY(holds_payloads(plan, phase, &payloads, error));
+        /* Else the patched blocks are baked. */
+        input->patched = !payloads && !(plan_widens(plan) && input->walks > 1);
+        if (input->patched) input->source = PLAN_SOURCE_PACKED;
+    }
+    for (int32_t i = 0; i < p.pass->count; i++) {
+        TRY(block_input(plan, phase, i, &blocks[i], input, error));
         blocks[i].compute_seconds = rates_seconds(&plan->rates, &count->blocks[i]);
-        if (!blocks[i].packed.bytes) continue;
-        if (rooms && !copy_expected(plan, p.model)) continue;
-        input->source = PLAN_SOURCE_PACKED;
-        blocks[i].raw.host_bytes = 0; /* the files hold the other form only */
     }
     return SHOAL_OK;
 }
@@ -517,6 +615,18 @@ static void take_target(struct shoal_plan *p, const struct shoal_plan *like)
     p->capped = like->capped;
 }
 
+/* Host memory that opening the model took. */
+static uint64_t model_reading_bytes(const struct shoal_model *model)
+{
+    uint64_t bytes = PROGRAM_BYTES;
+
+    for (int i = 0; i < MODEL_TOKENIZERS; i++)
+        bytes += model->tokenizers[i].bytes;
+    for (int kind = 0; kind < FAMILY_KINDS; kind++)
+        bytes += model->reading_bytes[kind];
+    return bytes;
+}
+
 /* `like`: a plan whose target and rates to go by, which must outlive this one; may be NULL. */
 static enum shoal_status create(const struct shoal_model *model,
     const struct shoal_request *request, const struct shoal_plan *like, struct shoal_plan **plan,
@@ -534,7 +644,10 @@ static enum shoal_status create(const struct shoal_model *model,
         take_target(p, like);
     else
         TRY_OR_FAIL(find_target(p, request, error));
-    plan_process(&p->job, &p->target, &p->process);
+    TRY_OR_FAIL(request_adapters_open(&p->adapters, model->adapters,
+        (const struct model *const *)model->parts, request, model_reading_bytes(model), error));
+    p->job.request.loras = p->adapters.loras;
+    plan_process(&p->job, &p->target, p->adapters.host_bytes, &p->process);
     TRY_OR_FAIL(choose(p, error));
     TRY_OR_FAIL(plan_explain(p, error));
     *plan = p;
@@ -568,6 +681,7 @@ void shoal_plan_destroy(struct shoal_plan **plan)
     counts_fini(p->counts);
     for (int i = 0; i < SHOAL_PHASES; i++)
         packing_fini(&p->packings[i]);
+    request_adapters_close(&p->adapters);
     job_fini(&p->job);
     target_close(&p->target);
     mem_free(p->text);
@@ -575,6 +689,17 @@ void shoal_plan_destroy(struct shoal_plan **plan)
     mem_free(p->json);
     mem_free(p);
     *plan = NULL;
+}
+
+/* Of the steps. */
+static int32_t patched_blocks(const struct shoal_plan *plan)
+{
+    struct phase_pass p = job_phase(&plan->job, SHOAL_PHASE_STEPS);
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < p.pass->count; i++)
+        count += patches_of(&plan->adapters.patches, p.model, p.pass->first + i) != NULL;
+    return count;
 }
 
 void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summary *summary)
@@ -599,8 +724,11 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
         .step_operations = plan->counts[SHOAL_PHASE_STEPS].operations,
         .blocks = steps->block_count,
         .resident_blocks = steps->resident_count,
-        .packed_blocks = widened ? 0 : steps->packed_count,
+        .packed_blocks = widened || steps->patched ? 0 : steps->packed_count,
         .widened_blocks = widened ? steps->packed_count : 0,
+        .patched_blocks = patched_blocks(plan),
+        .lora_bytes = plan->adapters.host_bytes,
+        .lora_read_bytes = plan->adapters.read_bytes,
         .disk_blocks = steps->disk_count,
         .prefetch_slots = steps->slots,
         .lanes = plan->lanes,
@@ -617,6 +745,25 @@ void shoal_plan_summarise(const struct shoal_plan *plan, struct shoal_plan_summa
     /* The only step is the first. */
     summary->step_disk_bytes = steps->first_disk_bytes + steps->disk_bytes * (walks - 1);
     summary->step_seconds = summary->first_step_seconds;
+}
+
+enum shoal_status shoal_plan_lora(const struct shoal_plan *plan, size_t index,
+    struct shoal_lora_info *info, struct shoal_error *error)
+{
+    const struct adapter *a;
+
+    if (index >= (size_t)plan->adapters.count)
+        FAIL(error, SHOAL_E_INVALID, "the plan has no adapter %zu: it has %d", index,
+            (int)plan->adapters.count);
+    a = plan->adapters.uses[index].adapter;
+    *info = (struct shoal_lora_info){.path = a->path,
+        .strength = plan->adapters.uses[index].strength,
+        .modules = a->modules,
+        .unmatched = a->unmatched,
+        .bytes = a->factor_bytes};
+    for (int32_t i = 0; i < ADAPTER_SHOWN && i < a->unmatched; i++)
+        info->unmatched_names[i] = a->unmatched_names[i];
+    return SHOAL_OK;
 }
 
 const char *shoal_plan_text(const struct shoal_plan *plan)

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "memory/packing.h"
+#include "pipeline/adapters.h"
 #include "pipeline/job.h"
 #include "pipeline/target.h"
 #include "plan/planner.h"
@@ -38,6 +39,7 @@ struct process_memory {
 
 struct shoal_plan {
     struct job job;
+    struct request_adapters adapters;
     int32_t lanes; /* that share a walk */
     struct rungs rungs;
     uint64_t whole_bytes; /* the rung that was chosen */
@@ -75,8 +77,8 @@ enum shoal_status plan_again_raw(const struct shoal_plan *plan, struct shoal_pla
     struct shoal_error *error) SHOAL_CHECKED;
 
 /* Fills what the job takes. */
-void plan_process(
-    const struct job *job, const struct target *target, struct process_memory *memory);
+void plan_process(const struct job *job, const struct target *target, uint64_t adapter_bytes,
+    struct process_memory *memory);
 
 /* Parts of that, for who has no job: the program with its threads, and the lists by which a model's
  * weights travel. */

@@ -117,7 +117,7 @@ static void add_block(struct search *s, int32_t index)
     if (at.packed) {
         out->packed_count++;
         out->unpack_bytes = max_u64(out->unpack_bytes, block->unpacked_bytes);
-        out->unpack_seconds += (double)block->unpacked_bytes / s->limits->rates->unpack_bytes;
+        out->unpack_seconds += plan_open_seconds(block, s->limits->rates);
     }
     if (at.resident) {
         out->resident_bytes += form->bytes;
@@ -126,6 +126,7 @@ static void add_block(struct search *s, int32_t index)
             out->packing_bytes = max_u64(out->packing_bytes, form->host_bytes);
         if (!at.packed && in->source == PLAN_SOURCE_PACKED)
             s->largest_crossing = max_u64(s->largest_crossing, block->packed.bytes);
+        if (!at.packed) s->largest_crossing = max_u64(s->largest_crossing, block->crossing_bytes);
         s->waiting.staged += staged_bytes(read);
         return;
     }
@@ -172,7 +173,8 @@ static bool lay_out(struct search *s)
     out->scratch_bytes = in->scratch_bytes;
     out->first_disk_bytes = in->globals.host_bytes;
     out->compute_seconds = out->unpack_seconds = 0;
-    s->largest_stream = s->largest_crossing = 0;
+    s->largest_stream = 0;
+    s->largest_crossing = in->globals_crossing_bytes;
     s->waiting = (struct waiting){.staged = staged_bytes(in->globals.host_bytes)};
     for (int32_t i = 0; i < in->block_count; i++) {
         struct plan_placement *at = &out->blocks[i];
@@ -279,6 +281,9 @@ static void choices_init(struct search *s)
     if (in->source == PLAN_SOURCE_RAW && in->walks == 1) packs = false;
     if (packs && limits->widened && in->source == PLAN_SOURCE_RAW) {
         s->least.packed = s->most.packed = PACKED_STREAMED;
+    } else if (packs && in->patched) {
+        s->least.packed = PACKED_STREAMED;
+        s->most.packed = PACKED_ALL;
     } else if (packs && limits->wire != SHOAL_WIRE_RAW) {
         s->most.packed = PACKED_ALL;
         if (limits->wire == SHOAL_WIRE_PACKED) s->least.packed = PACKED_STREAMED;
@@ -481,7 +486,7 @@ static void add_phase(struct plan_solution *solution, const struct plan_input *i
 
     if (least > limits->vram_bytes || least == SHOAL_UNLIMITED) {
         solution->fits = false;
-        if (limits->wire == SHOAL_WIRE_RAW && in->source == PLAN_SOURCE_PACKED)
+        if (limits->wire == SHOAL_WIRE_RAW && in->source == PLAN_SOURCE_PACKED && !in->patched)
             solution->needs_packed = true;
     } else if (least_ram > limits->ram_bytes) {
         solution->fits = solution->fits_ram = false;
@@ -509,6 +514,7 @@ enum shoal_status planner_solve(const struct plan_input *inputs, int32_t count,
         struct plan_phase *phase = &solution->phases[i];
 
         phase->name = inputs[i].name;
+        phase->patched = inputs[i].patched;
         phase->block_count = inputs[i].block_count;
         phase->blocks = mem_calloc((size_t)inputs[i].block_count, sizeof *phase->blocks);
         if (!phase->blocks) {

@@ -32,8 +32,18 @@ struct plan_form {
 struct plan_block_input {
     struct plan_form raw, packed;
     uint64_t unpacked_bytes; /* of the working buffer that the packed form is unpacked to */
+    uint64_t crossing_bytes; /* of what crosses the ring for a resident in the raw form, which is
+                                made of it there; 0: that form itself crosses, or the packed one */
+    double patch_seconds;    /* of adapters, beside unpacking: each time that it is opened */
     double compute_seconds;  /* one walk, all its lanes; without unpacking */
 };
+
+/* What opening the packed form takes, or the one time that the raw form is made of what crosses. */
+static inline double plan_open_seconds(
+    const struct plan_block_input *block, const struct rates *rates)
+{
+    return (double)block->unpacked_bytes / rates->unpack_bytes + block->patch_seconds;
+}
 
 /* What the files hold, and so what can be read again in every walk. */
 enum plan_source {
@@ -50,12 +60,15 @@ struct plan_input {
     const char *name;
     int32_t block_count;
     const struct plan_block_input *blocks;
-    struct plan_form globals; /* weights that stay on the device for the whole phase */
-    uint64_t scratch_bytes;   /* high-water mark, what earlier phases left included */
+    struct plan_form globals;        /* weights that stay on the device for the whole phase */
+    uint64_t globals_crossing_bytes; /* as of blocks: of what crosses the ring for them */
+    uint64_t scratch_bytes;          /* high-water mark, what earlier phases left included */
     int64_t walks; /* over the blocks, in the whole run; with 1, nothing needs to wait in RAM */
     enum plan_source source;
-    bool main; /* the DiT's steps: residents, slots and buffer below speak of this phase; in the
-                  others they are always automatic */
+    bool patched; /* adapters are applied on the device to what plain files hold: such blocks have
+                     packed forms, which are what streams, whatever `wire` says */
+    bool main;    /* the DiT's steps: residents, slots and buffer below speak of this phase; in the
+                     others they are always automatic */
 };
 
 struct plan_limits {
@@ -86,6 +99,7 @@ struct plan_phase {
     struct plan_placement *blocks; /* [block_count]; owned by the solution */
     int32_t block_count, resident_count, packed_count, disk_count;
     bool packs;    /* the packed ones are packed by us */
+    bool patched;  /* the packed ones are patched: see struct plan_input */
     int32_t slots; /* 0: nothing streams; 1: single buffer */
 
     /* On the device. */

@@ -146,7 +146,8 @@ static void visit(struct simulation *s, int32_t index, bool first, double tax)
     const struct plan_placement at = s->phase->blocks[index];
     const bool packs = at.packed && s->in->source == PLAN_SOURCE_RAW;
     struct transfer t = {.copy_bytes = (double)simulate_form(block, at)->bytes};
-    const bool once = first && s->in->source == PLAN_SOURCE_PACKED && block->packed.bytes;
+    const bool once = first && (block->crossing_bytes ||
+                                   (s->in->source == PLAN_SOURCE_PACKED && block->packed.bytes));
     double ready = 0, freed, unpack_seconds = 0;
 
     if (!at.resident) {
@@ -168,8 +169,7 @@ static void visit(struct simulation *s, int32_t index, bool first, double tax)
         t.staged = true;
     }
     if (first || !at.resident) ready = transfer(s, &t);
-    if (at.packed || once)
-        unpack_seconds = tax * (double)block->unpacked_bytes / s->rates->unpack_bytes;
+    if (at.packed || once) unpack_seconds = tax * plan_open_seconds(block, s->rates);
     /* Copies follow what unpacks: it is faster than they are. */
     freed = fmax(s->compute, ready) + unpack_seconds / RING_PARTS;
     s->compute = fmax(s->compute, ready) + unpack_seconds + tax * block->compute_seconds;

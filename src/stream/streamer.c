@@ -65,7 +65,7 @@ static bool crosses_ring(const struct streamer *s, int32_t position)
 {
     bool stays_packed = position < s->visits.block_count && s->places[position].packed;
 
-    return !s->own[position] || (s->cargos[position].packed && !stays_packed);
+    return !s->own[position] || (s->cargos[position].opens && !stays_packed);
 }
 
 /* ---- copies: the intake's mutex is held ---- */
@@ -159,6 +159,18 @@ static bool ship_pieces(struct streamer *s, const struct cargo *cargo)
     return at >= cargo->bytes;
 }
 
+/* The adapters' factors, behind all else. */
+static void ship_factors(struct streamer *s, const struct cargo *cargo)
+{
+    for (int32_t i = 0; cargo->opens && cargo->patch && i < cargo->patch->source_count; i++) {
+        const struct patch_source *source = &cargo->patch->sources[i];
+        struct copy_run run = {source->data,
+            visit_at(s, s->given)->span + cargo->factors_at + source->at, source->bytes};
+
+        flush(s, &run);
+    }
+}
+
 /* Gives the copies of what is there of the next visit. True: of all. */
 static bool ship_chunks(struct streamer *s, const struct cargo *cargo)
 {
@@ -195,6 +207,7 @@ static void ship(void *user)
         whole = ship_chunks(s, cargo);
         profile_end();
         if (!whole) break;
+        ship_factors(s, cargo);
         berths_await(&s->berths, s->copy, UINT64_MAX);
         s->copied_bytes += cargo->bytes;
         if (s->own[position]) s->settled_bytes += cargo->bytes;
@@ -232,12 +245,12 @@ static enum shoal_status await_given(struct streamer *s, uint64_t visit, struct 
     return SHOAL_OK;
 }
 
-/* Where weight `w` of a packed resident lies whole and as it is in its span: only if it has one
- * part, and that is not packed. Otherwise NULL. */
+/* Where weight `w` of a packed resident lies whole and as it is used in its span: only if it has
+ * one part, and that is neither packed nor patched. Otherwise NULL. */
 static const struct cargo_part *plain_part(const struct cargo *cargo, int32_t w)
 {
     for (int32_t i = 0; i < cargo->part_count; i++)
-        if (cargo->parts[i].weight == w && !cargo->parts[i].packed &&
+        if (cargo->parts[i].weight == w && !cargo->parts[i].packed && !cargo->parts[i].patched &&
             cargo->block->weights[w].piece_count == 1)
             return &cargo->parts[i];
     return NULL;
@@ -245,7 +258,7 @@ static const struct cargo_part *plain_part(const struct cargo *cargo, int32_t w)
 
 static struct crossed crossed_part(const struct cargo_part *part, device_addr span, device_addr to)
 {
-    device_addr values = to + part->values_offset;
+    device_addr values = to + part->unpack_offset;
 
     return (struct crossed){
         .y = part->packed ? matrix_at(values, part->tensor->dtype, 1,
@@ -257,15 +270,33 @@ static struct crossed crossed_part(const struct cargo_part *part, device_addr sp
     };
 }
 
-/* Unpacks a block's span to `to`: all of it, and gives up its berth but for the last bytes, or if
- * it has none only what cannot be used where it lies. */
-static void unpack(struct streamer *s, const struct cargo *cargo, device_addr span, device_addr to,
-    struct berth *berth)
+static void patch_rows(void *user, struct matrix y, struct matrix x, const struct patch *terms)
+{
+    struct stream *compute = user;
+
+    compute->device->ops->compute->patch(compute, y, x, terms);
+}
+
+/* From where it lies as it is stored: in its span, or unpacked. */
+static void patch_part(struct streamer *s, const struct cargo *cargo, const struct cargo_part *part,
+    device_addr span, device_addr to)
+{
+    const device_addr x = part->packed ? to + part->unpack_offset : span + part->offset;
+    const struct weight *w = &cargo->block->weights[part->weight];
+
+    cargo_patch(cargo, part, 0, part->count * (w->rows == 1 ? 1 : w->cols), x,
+        to + part->values_offset, span + cargo->factors_at, patch_rows, s->setup.compute);
+}
+
+/* Opens a block's span to `to`: all of it, and gives up its berth but for the last bytes, or if it
+ * has none only what cannot be used where it lies. */
+static void open_span(struct streamer *s, const struct cargo *cargo, device_addr span,
+    device_addr to, struct berth *berth)
 {
     struct crossed tensors[UNPACK_TENSORS];
     int32_t count = 0;
 
-    timeline_begin(&s->unpacks, s->setup.compute, cargo->block->name, cargo->block->bytes);
+    timeline_begin(&s->unpacks, s->setup.compute, cargo->block->name, cargo->open_bytes);
     for (int32_t i = 0; i < cargo->part_count; i++) {
         const struct cargo_part *part = &cargo->parts[i];
         uint64_t end = part->offset + part->bytes;
@@ -273,12 +304,13 @@ static void unpack(struct streamer *s, const struct cargo *cargo, device_addr sp
         bool gives = berth && !last && berth->parts < RING_PARTS - 1 &&
                      end * RING_PARTS >= cargo->bytes * (uint64_t)(berth->parts + 1);
 
-        if (part->packed || berth || !plain_part(cargo, part->weight))
+        if (part->packed || (!part->patched && (berth || !plain_part(cargo, part->weight))))
             tensors[count++] = crossed_part(part, span, to);
-        if (count && (last || gives || count == UNPACK_TENSORS)) {
+        if (count && (last || gives || part->patched || count == UNPACK_TENSORS)) {
             ops_of(s)->compute->unpack(s->setup.compute, tensors, count);
             count = 0;
         }
+        if (part->patched) patch_part(s, cargo, part, span, to);
         if (gives) berth_give_up(berth, s->setup.compute, span + end);
     }
     timeline_end(&s->unpacks, s->setup.compute);
@@ -288,7 +320,7 @@ static void unpack(struct streamer *s, const struct cargo *cargo, device_addr sp
 static void bind_unpacked(
     const struct cargo *cargo, device_addr span, device_addr unpacked, struct matrix *weights)
 {
-    block_bind(cargo->block, unpacked, weights);
+    cargo_bind(cargo, unpacked, weights);
     for (int32_t i = 0; i < cargo->block->weight_count; i++) {
         const struct cargo_part *plain = plain_part(cargo, i);
 
@@ -303,15 +335,15 @@ static void prepare(struct streamer *s, int32_t position, device_addr span, stru
     const struct cargo *cargo = &s->cargos[position];
     device_addr own = s->own[position];
 
-    if (!cargo->packed) {
+    if (!cargo->opens) {
         cargo_bind(cargo, span, weights);
     } else if (crosses_ring(s, position)) {
         device_addr to = own ? own : s->unpack_addr;
 
-        if (berth) unpack(s, cargo, span, to, berth);
-        block_bind(cargo->block, to, weights);
+        if (berth) open_span(s, cargo, span, to, berth);
+        cargo_bind(cargo, to, weights);
     } else {
-        unpack(s, cargo, span, s->unpack_addr, NULL);
+        open_span(s, cargo, span, s->unpack_addr, NULL);
         bind_unpacked(cargo, span, s->unpack_addr, weights);
     }
 }
@@ -330,7 +362,7 @@ static void end_visit(struct streamer *s)
     mutex_unlock(&s->intake.mutex);
 }
 
-/* The next visit is this block's. It ends here if the block has been unpacked, else at release. */
+/* The next visit is this block's. It ends here if the block has been opened, else at release. */
 static enum shoal_status begin_visit(
     struct streamer *s, int32_t position, struct matrix *weights, struct shoal_error *error)
 {
@@ -348,7 +380,7 @@ static enum shoal_status begin_visit(
     ops_of(s)->event_wait(s->setup.compute, visit->ready);
     trace_add(s->setup.trace, TRACE_WAIT, name, start, clock_ns(), 0);
     prepare(s, position, visit->span, visit->berth, weights);
-    if (s->cargos[position].packed && crosses_ring(s, position)) end_visit(s);
+    if (s->cargos[position].opens && crosses_ring(s, position)) end_visit(s);
     return SHOAL_OK;
 }
 
@@ -523,6 +555,17 @@ bool streamer_loaded(struct streamer *s)
 
 /* ---- lifetime ---- */
 
+static enum shoal_status init_cargo(
+    struct streamer *s, int32_t position, int32_t index, struct shoal_error *error)
+{
+    const struct streamer_setup *setup = &s->setup;
+    const bool packed = position < setup->pass->count && s->places[position].packed;
+
+    return cargo_init(&s->cargos[position], &setup->model->blocks[index],
+        packed ? packing_rooms(setup->packing, position) : NULL,
+        patches_of(setup->patches, setup->model, index), error);
+}
+
 static enum shoal_status list_blocks(struct streamer *s, struct shoal_error *error)
 {
     const struct pass *pass = s->setup.pass;
@@ -537,16 +580,11 @@ static enum shoal_status list_blocks(struct streamer *s, struct shoal_error *err
     if (!s->places || !s->cargos || !s->kept || !s->own || !s->streamed) FAIL_MEMORY(error);
     memcpy(s->places, s->setup.places, (size_t)pass->count * sizeof *s->places);
     for (int32_t i = 0; i < pass->count; i++) {
-        const struct cargo_room *rooms =
-            s->places[i].packed ? packing_rooms(s->setup.packing, i) : NULL;
-
-        TRY(cargo_init(&s->cargos[i], &s->setup.model->blocks[pass->first + i], rooms, error));
+        TRY(init_cargo(s, i, pass->first + i, error));
         s->kept[i] = !s->places[i].resident && !s->places[i].disk;
         if (!s->places[i].resident) s->streamed[streamed++] = i;
     }
-    if (pass->globals >= 0)
-        TRY(cargo_init(
-            &s->cargos[pass->count], &s->setup.model->blocks[pass->globals], NULL, error));
+    if (pass->globals >= 0) TRY(init_cargo(s, pass->count, pass->globals, error));
     s->visits = (struct visits){.block_count = pass->count,
         .first = pass->count + (pass->globals >= 0),
         .streamed = s->streamed,
@@ -563,11 +601,10 @@ static enum shoal_status take_arena(struct streamer *s, struct shoal_error *erro
     struct arena *arena = s->setup.arena;
 
     if (pass->globals >= 0)
-        TRY(arena_take(
-            arena, s->setup.model->blocks[pass->globals].bytes, &s->own[pass->count], error));
+        TRY(arena_take(arena, s->cargos[pass->count].open_bytes, &s->own[pass->count], error));
     for (int32_t i = 0; i < pass->count; i++) {
         if (!s->places[i].resident) continue;
-        TRY(arena_take(arena, s->places[i].packed ? s->cargos[i].bytes : s->cargos[i].block->bytes,
+        TRY(arena_take(arena, s->places[i].packed ? s->cargos[i].bytes : s->cargos[i].open_bytes,
             &s->own[i], error));
     }
     return take_ring(s, error);

@@ -33,9 +33,11 @@ struct streamer_setup {
     const struct pass *pass;
     const struct streamer_place *places; /* [pass->count] */
     const struct packing *packing;       /* of plain blocks that cross packed; may be NULL */
+    const struct patches *patches;       /* of adapters; may be NULL */
     int threads;                         /* of the machine, a part of which may pack or copy */
-    uint64_t ring_bytes;                 /* >= the largest block that crosses it; 0 if none does */
-    uint64_t unpack_bytes;  /* >= the largest block that is unpacked at use; 0 if none is */
+    uint64_t ring_bytes;                 /* >= the largest block that crosses it; 0 if none does:
+                                            also residents and globals that are opened once */
+    uint64_t unpack_bytes;  /* >= the largest block that is opened at use; 0 if none is */
     uint64_t staging_bytes; /* of host memory; >= the largest chunk that is not kept */
     int64_t walks;          /* over the pass's blocks, in all */
     enum reader_backend backend;

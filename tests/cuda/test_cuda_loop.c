@@ -77,7 +77,7 @@ static void lay_out(struct bench_loop *loop, int slots)
         const struct cargo_room *rooms = places[i].packed ? packing_rooms(&packing, i) : NULL;
         struct cargo_size size;
 
-        assert_ok(cargo_measure(&model.blocks[i], rooms, &size, &error));
+        assert_ok(cargo_measure(&model.blocks[i], rooms, NULL, &size, &error));
         if (places[i].packed) loop->unpack_bytes = model.blocks[i].bytes;
         if (places[i].resident)
             loop->arena_bytes += size.bytes;

@@ -75,7 +75,7 @@ static void add_block(struct noise_model *m, int index, uint64_t *seed, bool pac
     if (index == BLOCKS && !packed) return;
     struct cargo_size size;
     struct shoal_error error = {0};
-    assert_ok(cargo_measure(&m->blocks[index], NULL, &size, &error));
+    assert_ok(cargo_measure(&m->blocks[index], NULL, NULL, &size, &error));
     span = size.bytes;
     if (span > m->largest) m->largest = span;
     if (m->blocks[index].bytes > m->largest_block) m->largest_block = m->blocks[index].bytes;
@@ -117,7 +117,7 @@ struct cargo_size noise_measure(const struct noise_model *m, int index, struct s
     struct shoal_error error = {0};
     struct cargo_size size;
 
-    assert_ok(cargo_measure(&m->blocks[index], rooms, &size, &error));
+    assert_ok(cargo_measure(&m->blocks[index], rooms, NULL, &size, &error));
     return size;
 }
 

@@ -331,15 +331,19 @@ static void test_nan_weight(void **state)
             .bytes = sizeof values,
             .stored_bytes = sizeof values,
             .file = &file};
-        struct weight weight = {
-            .dtype = cases[i].dtype, .bytes = sizeof values, .pieces = {&tensor}, .piece_count = 1};
+        struct weight weight = {.dtype = cases[i].dtype,
+            .rows = 1,
+            .cols = 64,
+            .bytes = sizeof values,
+            .pieces = {&tensor},
+            .piece_count = 1};
         struct block block = {
             .name = "layer 3", .weights = &weight, .weight_count = 1, .bytes = sizeof values};
         struct shoal_error error = {0};
         struct checksum sum;
         struct cargo cargo;
 
-        assert_ok(cargo_init(&cargo, &block, NULL, &error));
+        assert_ok(cargo_init(&cargo, &block, NULL, NULL, &error));
         assert_int_equal(cargo_check(&cargo, &cargo.chunks[0], (const char *)values, &sum, &error),
             SHOAL_E_NUMERIC);
         assert_non_null(strstr(error.text, "noise"));
@@ -475,12 +479,14 @@ static void test_header_across_chunks(void **state)
     for (int i = 0; i < 2; i++) {
         tensors[i].stored_bytes = tensors[i].bytes;
         weights[i] = (struct weight){.dtype = DTYPE_BF16,
+            .rows = 1,
+            .cols = 1,
             .bytes = tensors[i].bytes,
             .offset = i ? tensors[0].bytes : 0,
             .pieces = {&tensors[i]},
             .piece_count = 1};
     }
-    assert_ok(cargo_init(&cargo, &block, NULL, &error));
+    assert_ok(cargo_init(&cargo, &block, NULL, NULL, &error));
     assert_int_equal(cargo.chunk_count, 2);
     assert_int_equal(cargo_check(&cargo, &cargo.chunks[0], data, &sum, &error), SHOAL_E_FORMAT);
     assert_non_null(strstr(error.text, "tensor askew"));

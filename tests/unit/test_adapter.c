@@ -22,7 +22,7 @@ struct fixture {
     struct checkpoint *checkpoint;
     struct model *model;
     const struct model *models[FAMILY_KINDS];
-    struct targets targets;
+    struct adapter_targets targets;
     struct adapter *adapters[4];
     int32_t count;
     struct patches patches;
@@ -47,7 +47,7 @@ static void open_model(struct fixture *f, const char *path)
     builder_pass(&b, (struct pass){.name = "all", .count = 1, .globals = -1});
     assert_ok(builder_finish(&b, &f->model));
     f->models[FAMILY_DIT] = f->model;
-    assert_ok(targets_open(&f->targets, f->models, &error));
+    assert_ok(adapter_targets_open(&f->targets, f->models, &error));
 }
 
 static enum shoal_status try_adapter(struct fixture *f, const char *path, struct shoal_error *error)
@@ -82,7 +82,7 @@ static void close_all(struct fixture *f)
     patches_close(&f->patches);
     for (int32_t i = 0; i < f->count; i++)
         adapter_close(&f->adapters[i]);
-    targets_close(&f->targets);
+    adapter_targets_close(&f->targets);
     model_destroy(&f->model);
     checkpoint_close(&f->checkpoint);
 }

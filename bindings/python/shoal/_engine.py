@@ -11,7 +11,7 @@ import signal
 import threading
 import weakref
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Union
 
 from . import _library as c
 from ._library import library
@@ -51,6 +51,9 @@ class PlanSummary:
     lanes: int
     strip_blocks: int  # of the VAE, that work in strips
     widened_blocks: int  # that cross as BF16, and are FP8 in files
+    patched_blocks: int  # that adapters change
+    lora_bytes: int  # host memory of adapters, within ram_bytes
+    lora_read_bytes: int  # read from their files for this plan: 0 if all were there
     rates_threads: int  # that the rates were measured with; 0: not said
     step_seconds: float
     first_step_seconds: float
@@ -142,6 +145,7 @@ class Model(c.Owner):
              seed: Optional[int] = None, sampler: Optional[str] = None,
              schedule: Optional[str] = None,
              init: Optional[Path] = None, strength: Optional[float] = None,
+             loras: Optional[Sequence[Union[Path, tuple[Path, float]]]] = None,
              vram: Optional[Size] = None, ram: Optional[Size] = None,
              resident_blocks: Optional[int] = None, prefetch_slots: Optional[int] = None,
              buffer: Optional[str] = None, wire: Optional[str] = None,
@@ -161,6 +165,7 @@ class Model(c.Owner):
         schedule         of noise levels: see samplers()
         init             a PNG to begin with, whose size the picture has
         strength         how much of it is painted anew, above 0 up to 1: ComfyUI's denoise
+        loras            adapters, added in this order: paths, or (path, strength)
         vram             hard cap on device memory: bytes, or "3GiB"
         ram              hard cap on the library's host memory, the interpreter's own apart
         resident_blocks  DiT blocks kept on the device
@@ -192,6 +197,12 @@ class Model(c.Owner):
                resident_blocks=resident_blocks, prefetch_slots=prefetch_slots, buffer=buffer,
                wire=wire, host_format=host_format, pin=pin, lanes=lanes, vae_strips=vae_strips,
                device=device, threads=threads, trace=trace, rates=rates, on=on)
+        adapters = [one if isinstance(one, tuple) else (one, 1.0) for one in loras or ()]
+        structs = (c.LoraStruct * len(adapters))()
+        for struct, (path, amount) in zip(structs, adapters):
+            c.fill(struct, path=path, strength=amount)
+        if adapters:
+            request.loras, request.lora_count = structs, len(adapters)
         c.check(library.shoal_plan_create, self._open(), byref(request), byref(pointer))
         plan = Plan(pointer, library.shoal_plan_destroy, kept=self)
         self._plans.add(plan)

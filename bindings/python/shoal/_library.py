@@ -68,6 +68,11 @@ class ModelPaths(Struct):
                 ("second_tokenizer", c_char_p)]
 
 
+class LoraStruct(Struct):
+    c_name = "shoal_lora"
+    _fields_ = [("path", c_char_p), ("strength", c_float)]
+
+
 class Request(Struct):
     c_name = "shoal_request"
     _fields_ = [("prompt", c_char_p), ("negative_prompt", c_char_p), ("sampler", c_char_p),
@@ -79,7 +84,7 @@ class Request(Struct):
                 ("lanes", c_int32), ("vae_strips", c_int), ("device", c_char_p),
                 ("threads", c_int32), ("trace", c_bool), ("rates_path", c_char_p),
                 ("on", c_char_p), ("schedule", c_char_p), ("init", c_char_p),
-                ("strength", c_float)]
+                ("strength", c_float), ("loras", POINTER(LoraStruct)), ("lora_count", c_size_t)]
 
 
 class PlanSummaryStruct(Struct):
@@ -92,7 +97,8 @@ class PlanSummaryStruct(Struct):
                 ("step_operations", c_uint64), ("blocks", c_int32), ("resident_blocks", c_int32),
                 ("packed_blocks", c_int32), ("disk_blocks", c_int32), ("prefetch_slots", c_int32),
                 ("lanes", c_int32), ("strip_blocks", c_int32), ("widened_blocks", c_int32),
-                ("rates_threads", c_int32),
+                ("patched_blocks", c_int32), ("lora_bytes", c_uint64),
+                ("lora_read_bytes", c_uint64), ("rates_threads", c_int32),
                 ("step_seconds", c_double), ("first_step_seconds", c_double),
                 ("seconds", c_double), ("width", c_int32), ("height", c_int32), ("calls", c_int32)]
 

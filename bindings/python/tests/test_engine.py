@@ -14,7 +14,7 @@ import tempfile
 import textwrap
 import threading
 import unittest
-from typing import Iterator
+from typing import Any, Iterator
 from unittest import mock
 
 import shoal
@@ -189,6 +189,40 @@ class Runs(Case):
             self.model.plan(PROMPT, strength=0.5)
         with self.fails(shoal.Status.IO, "nowhere.png"):
             self.model.plan(PROMPT, init=self.path("nowhere.png"))
+
+    def test_adapters_are_read_once_whatever_their_strength(self) -> None:
+        sys.path.insert(0, os.path.join(SOURCE, "tests", "cli"))
+        import lora_files
+        first, second = self.path("first.safetensors"), self.path("second.safetensors")
+        lora_files.kohya(first)
+        lora_files.diffusers(second)
+
+        def picture(*loras: Any) -> tuple[int, bytes]:
+            plan = self.model.plan(PROMPT, loras=loras, **SMALL)
+            plan.run().save(self.path("picture.png"))
+            with open(self.path("picture.png"), "rb") as file:
+                return plan.summary.lora_read_bytes, file.read()
+
+        read, full = picture(first)
+        self.assertAlmostEqual(read, os.path.getsize(first), delta=100)
+        read, half = picture((first, 0.5))
+        self.assertEqual(read, 0)
+        self.assertNotEqual(full, half)
+        read, both = picture((first, 0.5), (second, -1.0))
+        self.assertAlmostEqual(read, os.path.getsize(second), delta=100)
+        self.assertNotEqual(both, half)
+        self.assertEqual(picture((first, 0.5)), (0, half))
+        self.assertEqual(picture(first), (0, full))
+        self.assertEqual(picture()[0], 0)  # which gives both up
+        read, again = picture(first)
+        self.assertGreater(read, 0)
+        self.assertEqual(again, full)
+        lora_files.kohya(first, seed=7)  # another file at that path
+        read, other = picture(first)
+        self.assertAlmostEqual(read, os.path.getsize(first), delta=100)
+        self.assertNotEqual(other, full)
+        with self.fails(shoal.Status.INVALID, "twice"):
+            self.model.plan(PROMPT, loras=[first, (first, 2.0)], **SMALL)
 
     def test_a_step_is_a_call_of_the_model(self) -> None:
         told = []

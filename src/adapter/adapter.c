@@ -451,6 +451,7 @@ static enum shoal_status place(struct opening *o, struct shoal_error *error)
         span->bytes = size_align(span->bytes, BLOCK_WEIGHT_ALIGNMENT);
         a->factor_bytes = span->offset + span->bytes;
     }
+    a->factor_bytes = size_align(a->factor_bytes, HOST_PAGE_BYTES);
     return SHOAL_OK;
 }
 
@@ -558,6 +559,9 @@ enum shoal_status adapter_open(struct adapter **adapter, const char *path,
         FAIL_MEMORY(error);
     }
     status = checkpoint_open_within(path, allowance, &checkpoint, error);
+    if (!status)
+        status =
+            allowance_take(allowance, path, entries_bytes(checkpoint_count(checkpoint)), error);
     o.adapter->reading_bytes = allowance->bytes - before;
     o.checkpoint = checkpoint;
     if (!status) status = read_file(&o, allowance, error);

@@ -174,6 +174,11 @@ static enum shoal_status group(struct adapter_entries *entries, const struct nam
     return SHOAL_OK;
 }
 
+uint64_t entries_bytes(size_t tensors)
+{
+    return tensors * (sizeof(struct named) + sizeof(struct adapter_entry));
+}
+
 enum shoal_status entries_open(
     struct adapter_entries *entries, const struct checkpoint *checkpoint, struct shoal_error *error)
 {

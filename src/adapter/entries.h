@@ -40,6 +40,9 @@ struct adapter_entries {
     size_t count;
 };
 
+/* Host memory that opening them takes at the most, of so many tensors. */
+uint64_t entries_bytes(size_t tensors);
+
 /* SHOAL_E_UNSUPPORTED names a tensor that changes weights as nothing here does. */
 enum shoal_status entries_open(struct adapter_entries *entries, const struct checkpoint *checkpoint,
     struct shoal_error *error) SHOAL_CHECKED;

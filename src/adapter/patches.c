@@ -156,6 +156,8 @@ enum shoal_status patches_open(struct patches *patches, const struct adapter_use
         if (j.count == PATCH_TERMS)
             FAIL(error, SHOAL_E_UNSUPPORTED,
                 "%d adapters at once are the most: merge some into one file", PATCH_TERMS);
+        patches->pages[patches->page_count++] =
+            (struct patch_pages){uses[u].adapter->factors, uses[u].adapter->factor_bytes};
         used[j.count++] = uses[u];
     }
     for (int kind = 0; kind < FAMILY_KINDS && j.count && !status; kind++) {

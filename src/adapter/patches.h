@@ -49,8 +49,16 @@ struct model_patches {
     struct block_patch *blocks; /* [model's]; those without runs are not patched */
 };
 
+/* Whole pages of factors, of one adapter. */
+struct patch_pages {
+    char *data;
+    uint64_t bytes;
+};
+
 struct patches {
     struct model_patches models[FAMILY_KINDS];
+    struct patch_pages pages[PATCH_TERMS]; /* in which all sources lie */
+    int32_t page_count;
 };
 
 /* Uses of strength 0 change nothing, and are left out. At most PATCH_TERMS others. */

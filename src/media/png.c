@@ -208,6 +208,10 @@ enum shoal_status png_parameters(
         settings->height);
     append_value(&t, settings->model);
     text_append(&t, ", Shift: %s", plain_number(number, settings->shift));
+    if (settings->loras) {
+        text_append(&t, ", LoRA: ");
+        append_value(&t, settings->loras);
+    }
     if (settings->strength > 0)
         text_append(&t, ", Denoising strength: %s", plain_number(number, settings->strength));
     if (t.failed) {

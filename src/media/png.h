@@ -34,7 +34,8 @@ struct png_settings {
     const char *schedule; /* NULL, the model's own: left out */
     int32_t steps, width, height;
     float cfg, shift;
-    float strength; /* 0: it began with noise alone, and this is left out */
+    float strength;    /* 0: it began with noise alone, and this is left out */
+    const char *loras; /* adapters, each with its strength; NULL: none, and left out */
     uint64_t seed;
 };
 

@@ -65,6 +65,10 @@ static void tidy(struct adapter_cache *c, const struct shoal_request *request)
             c->list[left++] = *k;
     }
     c->count = left;
+    if (left) return;
+    mem_free(c->list);
+    c->list = NULL;
+    c->room = 0;
 }
 
 /* held. The one at that path, as the file is now; NULL: it is not there. */

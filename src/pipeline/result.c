@@ -17,6 +17,7 @@ void shoal_result_destroy(struct shoal_result **result)
     mem_free(r->prompt);
     mem_free(r->negative_prompt);
     mem_free(r->model);
+    mem_free(r->loras);
     trace_destroy(&r->trace);
     mem_free(r);
     *result = NULL;

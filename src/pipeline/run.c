@@ -308,6 +308,22 @@ static enum shoal_status take_picture(
     return SHOAL_OK;
 }
 
+/* "watercolour.safetensors:0.8, grain.safetensors:-0.3"; NULL: none, or out of memory. */
+static char *name_loras(const struct request_adapters *adapters)
+{
+    struct text text = {0};
+
+    for (int32_t i = 0; i < adapters->count; i++) {
+        const char *path = adapters->uses[i].adapter->path, *slash = strrchr(path, '/');
+
+        text_append(&text, "%s%s:%g", i ? ", " : "", slash ? slash + 1 : path,
+            (double)adapters->uses[i].strength);
+    }
+    if (!text.failed) return text.data;
+    mem_free(text.data);
+    return NULL;
+}
+
 static enum shoal_status result_create(
     const struct shoal_plan *plan, struct shoal_result **result, struct shoal_error *error)
 {
@@ -328,18 +344,21 @@ static enum shoal_status result_create(
     new->prompt = mem_strdup(r->prompt);
     new->negative_prompt = mem_strdup(r->negative_prompt);
     new->model = mem_strdup(job->model->name);
+    new->loras = name_loras(&plan->adapters);
     new->settings = (struct png_settings){.prompt = new->prompt,
         .negative_prompt = new->negative_prompt,
         .sampler = job->sampler->name,
         .schedule = strcmp(r->schedule, schedules[0]->name) ? r->schedule : NULL,
         .model = new->model,
+        .loras = new->loras,
         .steps = r->steps,
         .width = r->width,
         .height = r->height,
         .cfg = r->cfg,
         .shift = r->shift,
         .strength = r->init ? r->strength : 0};
-    if (!new->latents || !new->pixels || !new->prompt || !new->negative_prompt || !new->model) {
+    if (!new->latents || !new->pixels || !new->prompt || !new->negative_prompt || !new->model ||
+        (plan->adapters.count && !new->loras)) {
         status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
         shoal_result_destroy(&new);
     }

@@ -14,6 +14,7 @@ struct shoal_result {
     uint8_t *pixels; /* [count][pixel_bytes]: height x width x 3 */
     size_t pixel_bytes;
     char *prompt, *negative_prompt, *model;
+    char *loras;                  /* NULL: none */
     struct png_settings settings; /* borrows them; the seed is picture 0's */
     struct shoal_report report;
     struct trace *trace; /* NULL unless the request asked for one */

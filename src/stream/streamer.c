@@ -32,6 +32,9 @@ struct streamer {
     struct visits visits;
     struct intake intake;
     struct stream *copy;
+    bool factors_pinned[PATCH_TERMS]; /* of the setup's patches */
+    uint64_t factors_pinned_bytes;
+    struct shoal_error factors_unpinned;
 
     device_addr *own; /* by position: of residents and globals; 0: streamed */
     device_addr unpack_addr;
@@ -610,6 +613,39 @@ static enum shoal_status take_arena(struct streamer *s, struct shoal_error *erro
     return take_ring(s, error);
 }
 
+/* The adapters' factors, which every visit of what they patch copies. What is not pinned works,
+ * only slower. */
+static void pin_factors(struct streamer *s)
+{
+    const struct patches *patches = s->setup.patches;
+    struct device *device = s->setup.arena->device;
+    bool needed = false;
+
+    for (int32_t i = 0; i <= s->setup.pass->count; i++)
+        needed = needed || (s->cargos[i].opens && s->cargos[i].patch);
+    if (!needed || s->setup.pin == SHOAL_PIN_OFF || !device->ops->host_register) return;
+    for (int32_t i = 0; i < patches->page_count; i++) {
+        const struct patch_pages *pages = &patches->pages[i];
+        struct shoal_error error = {0};
+
+        s->factors_pinned[i] =
+            device->ops->host_register(device, pages->data, pages->bytes, &error) == SHOAL_OK;
+        if (s->factors_pinned[i])
+            s->factors_pinned_bytes += pages->bytes;
+        else
+            s->factors_unpinned = error;
+    }
+}
+
+static void unpin_factors(struct streamer *s)
+{
+    struct device *device = s->setup.arena->device;
+
+    for (int32_t i = 0; i < PATCH_TERMS; i++)
+        if (s->factors_pinned[i])
+            device->ops->host_unregister(device, s->setup.patches->pages[i].data);
+}
+
 static enum shoal_status create_events(struct streamer *s, struct shoal_error *error)
 {
     struct device *device = s->setup.arena->device;
@@ -636,6 +672,7 @@ enum shoal_status streamer_create(
     TRY_OR_FAIL(list_blocks(s, error));
     TRY_OR_FAIL(take_arena(s, error));
     TRY_OR_FAIL(create_events(s, error));
+    pin_factors(s);
     TRY_OR_FAIL(intake_open(&s->intake,
         &(struct intake_setup){.device = setup->arena->device,
             .cargos = s->cargos,
@@ -671,6 +708,7 @@ void streamer_destroy(struct streamer **streamer)
     ignored = ops->stream_synchronize(s->setup.compute, NULL);
     (void)ignored;
     intake_close(&s->intake);
+    unpin_factors(s);
     timeline_close(&s->copies);
     timeline_close(&s->unpacks);
     timeline_close(&s->uses);
@@ -705,8 +743,8 @@ struct streamer_stats streamer_stats(struct streamer *s)
         .read_bytes = intake.read_bytes,
         .host_bytes = intake.host_bytes,
         .waited_ns = s->waited_ns,
-        .pinned_bytes = intake.pinned_bytes,
-        .unpinned = intake.unpinned,
+        .pinned_bytes = intake.pinned_bytes + s->factors_pinned_bytes,
+        .unpinned = intake.unpinned.status ? intake.unpinned : s->factors_unpinned,
     };
 
     for (int32_t i = 0; i <= s->visits.block_count; i++)

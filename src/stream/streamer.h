@@ -101,7 +101,7 @@ struct streamer_stats {
     uint64_t first_read_bytes;   /* what the first walk reads */
     uint64_t host_bytes;         /* the RAM tier, the staging ring, an image of a resident */
     uint64_t waited_ns;          /* acquire, for the drive */
-    uint64_t pinned_bytes;       /* of host_bytes */
+    uint64_t pinned_bytes;       /* of host_bytes, and of adapters' factors */
     struct shoal_error unpinned; /* status: why not all that was to be */
 };
 struct streamer_stats streamer_stats(struct streamer *streamer);

@@ -3,20 +3,17 @@ import array
 import json
 import random
 import struct
-import sys
 from pathlib import Path
 
 
 def write(path, tensors):
-    """A safetensors file of F32: {name: (shape, values)}."""
+    """A safetensors file of F32: {name: (shape, values, or their bytes)}."""
     header, blobs, at = {}, [], 0
     for name, (shape, values) in tensors.items():
-        data = array.array("f", values)
-        if sys.byteorder == "big":
-            data.byteswap()
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * len(data)]}
-        at += 4 * len(data)
-        blobs.append(data.tobytes())
+        data = values if isinstance(values, bytes) else array.array("f", values).tobytes()
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + len(data)]}
+        at += len(data)
+        blobs.append(data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     Path(path).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blobs))

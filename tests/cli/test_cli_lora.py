@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import lora_files
-from harness import SMALL, SOURCE, case, expect, main, refused, shoal
+from harness import SMALL, SOURCE, case, expect, main, png_texts, refused, shoal
 
 MINI = os.path.join(SOURCE, "models", "shoal-mini")
 MAKE = os.path.join(SOURCE, "tools", "make_fp8.py")
@@ -113,6 +113,15 @@ def what_is_left_out_is_said(folder):
     expect("has no effect: its strength is 0" in result.out, result)
     result = shoal("plan", *loras, *SMALL, "--vram", "5MiB", "--wire", "packed")
     expect("--wire packed has no effect with --lora" in result.out, result)
+
+
+@case
+def pictures_say_what_was_added(folder):
+    loras = adapters(folder)
+    paint(folder, *loras)
+    with open(os.path.join(folder, "picture.png"), "rb") as file:
+        texts = png_texts(file.read())
+    expect(b'LoRA: "a.safetensors:0.7, b:2.safetensors:1, c.safetensors:-1"' in texts, texts)
 
 
 @case

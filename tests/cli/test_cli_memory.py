@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 
+import lora_files
 from harness import (SHOAL, SMALL, SOURCE, TIMEOUT, case, environment, expect, main, plan, refused,
                      shoal)
 
@@ -149,6 +150,28 @@ def a_large_tokenizer_is_charged(folder):
     expect(figures["plan"]["process_bytes"] > small + 500 * size * 9 // 10, figures["plan"])
     expect(used <= figures["plan"]["ram_bytes"], (used, figures["plan"]))
     return None
+
+
+@case
+def adapters_are_charged(folder):
+    if sanitized():
+        return "SKIP the sanitizers' own memory is in the process"
+    large, many = os.path.join(folder, "large.safetensors"), os.path.join(folder, "many.safetensors")
+    rank = 12000
+    lora_files.write(large, {name: (shape, bytes(4 * shape[0] * shape[1])) for name, shape in (
+        ("lora_unet_layers_0_feed_forward_w2.lora_up.weight", (192, rank)),
+        ("lora_unet_layers_0_feed_forward_w2.lora_down.weight", (rank, 512)))})
+    tensors = {f"lora_unet_of_another_model_{i}.diff": ((1,), bytes(4)) for i in range(40000)}
+    lora_files.write(many, {**tensors, "lora_unet_layers_0_attention_norm_q.diff": ((64,), bytes(256))})
+    none, _ = measure(folder, *SMALL)
+    for path, takes in ((large, 4 * rank * 704), (many, 5 << 20)):
+        for args in ([], ["--resident-blocks", "0"], ["--resident-blocks", "0", "--host-format", "compute"]):
+            args = [*SMALL, "--lora", path, *args]
+            report, peak = measure(folder, *args, *least(*args))
+            expect(peak <= report["plan"]["ram_bytes"], (peak, report["plan"]["ram_bytes"]), f"{path} {args}")
+            more = report["plan"]["process_bytes"] - none["plan"]["process_bytes"]
+            expect(takes <= more <= 2 * takes + (96 << 20), (more, takes))
+        refused(shoal("plan", *SMALL, "--lora", path, "--ram", "16MiB"), 3, "--ram", path)
 
 
 def with_header(path, change):

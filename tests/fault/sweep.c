@@ -6,6 +6,7 @@
 #include "base/tree.h"
 #include "device/cpu/cpu.h"
 #include "pipeline/bench_loop.h"
+#include "unit/mini_adapter.h"
 
 #include <dirent.h>
 #include <ftw.h>
@@ -19,10 +20,12 @@
 
 static struct {
     struct shoal_model *model;
-    struct shoal_request request, packing;
+    struct shoal_request request, packing, adapting, baking;
+    struct shoal_lora lora;
+    char adapter[MINI_ADAPTER_PATH];
     struct shoal_plan *plan;
     struct shoal_result *result;
-    uint64_t hash, packing_hash, stream_hash, store_hash;
+    uint64_t hash, packing_hash, adapting_hash, stream_hash, store_hash;
     char *inspected, *devices;
     int64_t png_bytes, trace_bytes, converted_bytes, cached_bytes;
     char folder[64], path[96], out[96]; /* a file and a folder in the folder */
@@ -197,10 +200,26 @@ struct outcome {
     uint64_t hash;
 };
 
-static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *error)
+static void plan_and_run(
+    const struct shoal_request *request, struct outcome *o, struct shoal_error *error)
 {
     struct shoal_plan *plan = NULL;
 
+    o->status = shoal_plan_create(world.model, request, &plan, error);
+    if (!o->status) o->status = shoal_run(plan, NULL, &o->result, error);
+    shoal_plan_destroy(&plan);
+}
+
+/* The open model keeps adapters: without one it gives them up. */
+static void forget_adapters(void)
+{
+    struct shoal_plan *plan = scenario_plan(world.model, &world.request);
+
+    shoal_plan_destroy(&plan);
+}
+
+static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *error)
+{
     switch (stage) {
     case STAGE_OPEN:
         o->status = shoal_model_open(
@@ -216,9 +235,13 @@ static void run_stage(enum stage stage, struct outcome *o, struct shoal_error *e
         o->status = shoal_run(world.plan, NULL, &o->result, error);
         break;
     case STAGE_PACK:
-        o->status = shoal_plan_create(world.model, &world.packing, &plan, error);
-        if (!o->status) o->status = shoal_run(plan, NULL, &o->result, error);
-        shoal_plan_destroy(&plan);
+        plan_and_run(&world.packing, o, error);
+        break;
+    case STAGE_ADAPT:
+        plan_and_run(&world.adapting, o, error);
+        break;
+    case STAGE_BAKE:
+        plan_and_run(&world.baking, o, error);
         break;
     case STAGE_DEVICES:
         o->status = shoal_devices(true, &o->text, error);
@@ -260,6 +283,9 @@ static bool is_usual(enum stage stage, struct outcome *o)
         return scenario_hash(o->result) == world.hash;
     case STAGE_PACK:
         return scenario_hash(o->result) == world.packing_hash;
+    case STAGE_ADAPT:
+    case STAGE_BAKE:
+        return scenario_hash(o->result) == world.adapting_hash;
     case STAGE_DEVICES:
         return !strcmp(o->text, world.devices);
     case STAGE_CONVERT:
@@ -288,8 +314,14 @@ static bool makes_folder(enum stage stage)
     return stage == STAGE_CONVERT || stage == STAGE_CACHE;
 }
 
+static bool adapts(enum stage stage)
+{
+    return stage == STAGE_ADAPT || stage == STAGE_BAKE;
+}
+
 static void before(enum stage stage)
 {
+    if (adapts(stage)) forget_adapters();
     if (makes_folder(stage) || stage == STAGE_STREAM) {
         unlink(world.path);
         tree_remove(world.out);
@@ -316,6 +348,29 @@ static void check_disk(enum stage stage, bool succeeded)
     }
     if (stage != STAGE_WRITE && stage != STAGE_REPLACE && stage != STAGE_TRACE) return;
     assert_int_equal(scratch_bytes(), succeeded ? whole : old);
+}
+
+/* Two steps, since what crosses once is not baked. */
+static void set_up_adapting(void)
+{
+    struct shoal_request *r = &world.adapting;
+    struct shoal_error error = {0};
+    struct outcome o = {0};
+
+    assert_ok(mini_adapter_write(world.adapter, &error));
+    world.lora = (struct shoal_lora){world.adapter, 0.8f};
+    *r = scenario_request(world.model);
+    r->steps = 2;
+    r->loras = &world.lora;
+    r->lora_count = 1;
+    r->resident_blocks = 2;
+    world.baking = *r;
+    world.baking.host_format = SHOAL_HOST_FORMAT_COMPUTE;
+    scenario_least(world.model, r);
+    plan_and_run(r, &o, &error);
+    assert_ok(o.status);
+    world.adapting_hash = scenario_hash(o.result);
+    outcome_fini(&o);
 }
 
 /* Two steps, since what crosses once is not packed; blocks that stream and that are resident. */
@@ -363,6 +418,7 @@ int sweep_set_up(void **state)
     assert_ok(shoal_run(world.plan, NULL, &world.result, &error));
     world.hash = scenario_hash(world.result);
     set_up_packing();
+    set_up_adapting();
     assert_ok(stream(&world.stream_hash, &error));
     assert_ok(run_store(&world.store_hash, &error));
     assert_ok(shoal_devices(true, &world.devices, &error));
@@ -390,6 +446,7 @@ int sweep_tear_down(void **state)
     shoal_result_destroy(&world.result);
     shoal_plan_destroy(&world.plan);
     shoal_model_close(&world.model);
+    remove(world.adapter);
     tree_remove(world.out);
     unlink(world.path);
     unlink(world.init);
@@ -398,8 +455,8 @@ int sweep_tear_down(void **state)
 
 /* ---- the sweep ---- */
 
-static const char *const stage_names[STAGES] = {"open", "inspect", "plan", "run", "pack", "write",
-    "replace", "devices", "trace", "convert", "cache", "stream", "store"};
+static const char *const stage_names[STAGES] = {"open", "inspect", "plan", "run", "pack", "adapt",
+    "bake", "write", "replace", "devices", "trace", "convert", "cache", "stream", "store"};
 
 struct point {
     char name[240];
@@ -424,6 +481,7 @@ static void run_point(enum stage stage, const struct inject_fault *fault, struct
     if (o.status && (o.model || o.plan || o.result || o.text))
         fail_msg("%s: a failure, with something handed out", p->name);
     outcome_fini(&o);
+    if (adapts(stage)) forget_adapters();
     p->report = inject_end();
     watchdog_clear();
     check_disk(stage, p->status == SHOAL_OK);

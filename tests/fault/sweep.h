@@ -15,6 +15,8 @@ enum stage {
     STAGE_PLAN,    /* the scenario's request in the least memory */
     STAGE_RUN,     /* that plan */
     STAGE_PACK,    /* another plan and its run, which packs weights while it reads them */
+    STAGE_ADAPT,   /* another plan and its run, with an adapter, in the least memory */
+    STAGE_BAKE,    /* the same, with the adapter added while weights are read */
     STAGE_WRITE,   /* the picture, to a new file */
     STAGE_REPLACE, /* the picture, over a file that is there */
     STAGE_DEVICES, /* what the machine computes on, as JSON */

@@ -105,6 +105,23 @@ static void test_packing(void **state)
     }
 }
 
+static void test_adapters(void **state)
+{
+    (void)state;
+    for (enum stage stage = STAGE_ADAPT; stage <= STAGE_BAKE; stage++) {
+        struct sweep s = memory(stage);
+
+        s.dense = 150;
+        s.stride = 29;
+        sweep_run(&s);
+        s.jansson = true;
+        s.fault.onwards = true;
+        s.dense = 5;
+        s.stride = 97;
+        sweep_run(&s);
+    }
+}
+
 static void test_streaming(void **state)
 {
     struct sweep s = memory(STAGE_STREAM);
@@ -141,6 +158,7 @@ int main(void)
         cmocka_unit_test(test_write),
         cmocka_unit_test(test_devices),
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_streaming),
         cmocka_unit_test(test_store),
     };

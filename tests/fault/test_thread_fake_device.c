@@ -8,6 +8,7 @@
 #include "pipeline/links.h"
 #include "pipeline/run.h"
 #include "stream/noise_model.h"
+#include "unit/mini_adapter.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -527,6 +528,34 @@ static void test_pictures(void **state)
     expect_picture(&r);
 }
 
+/* With an adapter: patched at each use, and once where they are resident, and baked. */
+static void test_adapted_pictures(void **state)
+{
+    struct shoal_request r = scenario_request(model);
+    char path[MINI_ADAPTER_PATH];
+    struct shoal_lora lora = {path, 1.25f};
+    struct shoal_error error = {0};
+
+    (void)state;
+    assert_ok(mini_adapter_write(path, &error));
+    r.loras = &lora;
+    r.lora_count = 1;
+    r.steps = 2;
+    expect_picture(&r);
+    r.resident_blocks = 0;
+    expect_picture(&r);
+    r.host_format = SHOAL_HOST_FORMAT_COMPUTE;
+    expect_picture(&r);
+    r.resident_blocks = 5;
+    r.pin = SHOAL_PIN_STAGING;
+    expect_picture(&r);
+    r.host_format = SHOAL_HOST_FORMAT_STORAGE;
+    r.resident_blocks = SHOAL_AUTO;
+    scenario_least(model, &r);
+    expect_picture(&r);
+    remove(path);
+}
+
 /* ---- failures ---- */
 
 /* The counter that `what` names of the options, and of the counts. */
@@ -642,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_stopped_while_bouncing),
         cmocka_unit_test(test_unpinned_rates),
         cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_adapted_pictures),
         cmocka_unit_test(test_failing_copies),
         cmocka_unit_test(test_failing_operations),
         cmocka_unit_test(test_failing_creations),

@@ -85,13 +85,20 @@ void plan_process(const struct job *job, const struct target *target, uint64_t a
 uint64_t plan_program_bytes(const struct target *target, int threads);
 uint64_t plan_list_bytes(const struct model *model);
 
-/* What the planner is told of a block: the forms that its file allows, or with `rooms` (NULL: none)
- * that it can be packed to while it is read. */
-/* Whether weights in F8 wait in host memory as BF16, and cross so. */
+/* Whether weights in F8 wait in host memory as BF16, and those that adapters change patched, and
+ * cross so. */
 bool plan_widens(const struct shoal_plan *plan);
 
+/* What the planner is told of a block: the forms that its file allows, or with `rooms` (NULL: none)
+ * that it can be packed to while it is read. Without adapters. */
 enum shoal_status plan_block_forms(const struct block *block, const struct cargo_room *rooms,
     struct plan_block_input *input, struct shoal_error *error) SHOAL_CHECKED;
+
+/* The same of a phase as counted, adapters included: fills blocks[0 .. its pass's count - 1] and
+ * `input`. Looks what of it packs, once. */
+enum shoal_status plan_phase_input(struct shoal_plan *plan, enum shoal_phase phase, int32_t lanes,
+    const struct phase_count *count, struct plan_block_input *blocks, struct plan_input *input,
+    struct shoal_error *error) SHOAL_CHECKED;
 
 /* Of a machine's rates, those of a run: what packs while it loads has a part of the cores only, and
  * a card copies as fast as what it copies from allows. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of the fuzz targets: small valid files and every hostile case we know.
 
-    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,gguf,index,tokenizer,wire,scales}
+    tests/fuzz/make_corpus.py    # rewrites tests/fuzz/corpus/{safetensors,gguf,index,tokenizer,wire,scales,adapter}
 
 The files are committed; tests/unit/test_fuzz_corpus.c replays them. What a fuzzer finds is added by
 hand, under a name that says what it was.
@@ -661,8 +661,50 @@ def scales():
     yield "metadata_heavy", fp8(scale, '{"layers": {%s}}' % ",".join(f'"{i}": {{}}' for i in range(9000)))
 
 
+def floats(tensors, metadata=None):
+    """A file of F32 tensors {name: shape}, all ones."""
+    header, at = {} if metadata is None else {"__metadata__": metadata}, 0
+    for name, shape in tensors.items():
+        count = 1
+        for n in shape:
+            count *= n
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
+        at += 4 * count
+    return pack(header, struct.pack("<f", 1) * (at // 4))
+
+
+def adapter():
+    key = "lora_unet_l_"
+    pair = {key + "qkv.lora_up.weight": [8, 2], key + "qkv.lora_down.weight": [2, 6]}
+    yield "good_lora", floats(pair)
+    yield "good_alpha", floats({**pair, key + "qkv.alpha": []})
+    yield "good_part", floats({"transformer.l.to_k.lora_B.weight": [2, 1], "transformer.l.to_k.lora_A.x.weight": [1, 6]})
+    yield "good_diff", floats({"diffusion_model.l.qkv.diff": [8, 6], "diffusion_model.l.norm.diff_b": [6]})
+    yield "good_loha", floats({f"l.to_q.hada_w{h}_{s}": n for h in "12" for s, n in (("a", [4, 2]), ("b", [2, 6]))})
+    yield "good_lokr", floats({"l.qkv.lokr_w1": [4, 2], "l.qkv.lokr_w2_a": [2, 1], "l.qkv.lokr_w2_b": [1, 3]})
+    yield "good_metadata", floats(pair, {"lora_adapter_metadata": '{"transformer.lora_alpha": 3}'})
+    yield "metadata_cut", floats(pair, {"lora_adapter_metadata": '{"transformer.lora_alpha"'})
+    yield "metadata_dora", floats(pair, {"lora_adapter_metadata": '{"transformer.use_dora": true}'})
+    yield "shape_other", floats({**pair, key + "qkv.lora_down.weight": [2, 7]})
+    yield "shape_rank", floats({**pair, key + "qkv.lora_down.weight": [3, 6]})
+    yield "shape_flat", floats({**pair, key + "qkv.lora_down.weight": [12]})
+    yield "shape_empty", floats({**pair, key + "qkv.lora_down.weight": [0, 6]})
+    yield "shape_kron", floats({"l.qkv.lokr_w1": [8, 6], "l.qkv.lokr_w2": [2, 2]})
+    yield "alone", floats({key + "qkv.lora_up.weight": [8, 2]})
+    yield "alpha_two", floats({**pair, key + "qkv.alpha": [2]})
+    yield "twice", floats({**pair, "transformer.l.to_v.diff": [2, 6]})
+    yield "dora", floats({**pair, key + "qkv.dora_scale": [8]})
+    yield "weight", floats({"l.qkv.weight": [8, 6]})
+    yield "unmatched", floats({"other.diff": [1]})
+    yield "name_dots", floats({"....lora_up.weight": [8, 2], ".": [1], "": [1], ".diff": [1]})
+    yield "name_prefixes", floats({"transformer." * 9 + "l.qkv.diff": [8, 6], "text_encoders._____.diff": [1]})
+    nan = floats(pair)
+    yield "nan", nan[:-4] + struct.pack("<f", float("nan"))
+    yield "none", floats({})
+
+
 def main():
-    for cases in (safetensors, gguf, index, tokenizer, wire, scales):
+    for cases in (safetensors, gguf, index, tokenizer, wire, scales, adapter):
         folder = CORPUS / cases.__name__
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in cases():

@@ -44,6 +44,12 @@
 #undef LLVMFuzzerTestOneInput
 #undef require
 
+#define LLVMFuzzerTestOneInput fuzz_adapter
+#define require require_adapter
+#include "../fuzz/fuzz_adapter.c"
+#undef LLVMFuzzerTestOneInput
+#undef require
+
 static void replay(const char *name, int (*target)(const uint8_t *data, size_t size))
 {
     char folder[200], path[500];
@@ -103,6 +109,12 @@ static void test_scales(void **state)
     replay("scales", fuzz_scales);
 }
 
+static void test_adapter(void **state)
+{
+    (void)state;
+    replay("adapter", fuzz_adapter);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -112,6 +124,7 @@ int main(void)
         cmocka_unit_test(test_index),
         cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_wire),
+        cmocka_unit_test(test_adapter),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

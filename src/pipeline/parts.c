@@ -240,8 +240,8 @@ enum shoal_status shoal_model_open(
     TRY_OR_FAIL(adapter_cache_create(&m->adapters, error));
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
         TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, &reading, m, error));
-    TRY_OR_FAIL(tokens_open(paths, &reading, m, error));
     TRY_OR_FAIL(check_parts(m, error));
+    TRY_OR_FAIL(tokens_open(paths, &reading, m, error));
     TRY_OR_FAIL(
         settings_read(paths->model, dit_config(m->parts[FAMILY_DIT])->family, &m->defaults, error));
     m->name = own_name(paths->model ? paths->model : paths->dit);

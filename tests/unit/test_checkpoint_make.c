@@ -570,7 +570,7 @@ static void test_cosmos(void **state)
 
         o.family = make_family_find(families[i][0]);
         o.parts = make_family_parts(o.family);
-        assert_int_equal(o.parts, MAKE_DIT | MAKE_TEXT);
+        assert_int_equal(o.parts, MAKE_DIT | MAKE_TEXT | MAKE_VAE);
         refuse(&o, SHOAL_E_UNSUPPORTED, "the comfyui layout only");
         snprintf(path, sizeof path, "%s", at("cosmos.safetensors"));
         o.out = path;

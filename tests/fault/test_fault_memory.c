@@ -111,13 +111,13 @@ static void test_adapters(void **state)
     for (enum stage stage = STAGE_ADAPT; stage <= STAGE_BAKE; stage++) {
         struct sweep s = memory(stage);
 
-        s.dense = 150;
-        s.stride = 29;
+        s.dense = 40;
+        s.stride = 97;
         sweep_run(&s);
         s.jansson = true;
         s.fault.onwards = true;
         s.dense = 5;
-        s.stride = 97;
+        s.stride = 331;
         sweep_run(&s);
     }
 }

@@ -28,10 +28,12 @@ struct part {
     struct file file;
     struct safetensors header;
     struct gguf gguf;
+    const char *prefix; /* of its tensors' names; NULL: none. While it is opened */
+    char *names;        /* with the prefix; NULL: they are the header's */
 };
 
 struct checkpoint {
-    char *path;
+    char *path, *beside; /* of what was opened; beside: NULL if nothing was */
     struct part *parts;
     size_t part_count;
     struct checkpoint_tensor *tensors; /* of all parts, sorted by name */
@@ -120,14 +122,6 @@ static int by_name(const void *a, const void *b)
         ((const struct checkpoint_tensor *)a)->name, ((const struct checkpoint_tensor *)b)->name);
 }
 
-static enum shoal_status make_parts(
-    struct checkpoint *checkpoint, size_t count, struct shoal_error *error)
-{
-    checkpoint->parts = mem_calloc(count, sizeof *checkpoint->parts);
-    if (!checkpoint->parts) FAIL_MEMORY(error);
-    return SHOAL_OK;
-}
-
 static enum shoal_status open_part(
     struct checkpoint *checkpoint, const char *path, struct shoal_error *error)
 {
@@ -149,9 +143,52 @@ static enum shoal_status open_part(
     return safetensors_read(&part->file, allowance, &part->header, error);
 }
 
+/* Gives a part's tensors names with its prefix. */
+static enum shoal_status add_prefix(struct checkpoint *checkpoint, struct part *part,
+    struct checkpoint_tensor *tensors, size_t count, struct shoal_error *error)
+{
+    const size_t prefix_bytes = strlen(part->prefix);
+    size_t bytes = 0;
+    char *to;
+
+    for (size_t i = 0; i < count; i++)
+        bytes += prefix_bytes + strlen(tensors[i].name) + 1;
+    TRY(allowance_take(checkpoint->allowance, part->file.path, bytes, error));
+    part->names = to = mem_alloc(bytes);
+    if (!to) FAIL_MEMORY(error);
+    for (size_t i = 0; i < count; i++) {
+        const char *name = tensors[i].name;
+
+        tensors[i].name = to;
+        tensors[i].prefix_bytes = prefix_bytes;
+        memcpy(to, part->prefix, prefix_bytes);
+        strcpy(to + prefix_bytes, name);
+        to += strlen(to) + 1;
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_status refuse_twice(
+    const struct checkpoint_tensor *a, const struct checkpoint_tensor *b, struct shoal_error *error)
+{
+    const struct checkpoint_tensor *beside = a->prefix_bytes ? a : b;
+    char name[JSON_SHOWN_BYTES], own[JSON_SHOWN_BYTES];
+
+    json_show(name, a->name);
+    if (a->prefix_bytes != b->prefix_bytes)
+        FAIL(error, SHOAL_E_FORMAT,
+            "tensor '%s' is in %s, and as '%s' in %s: only one of them has it in a model; take one "
+            "of the files away",
+            name, (beside == a ? b : a)->file->path,
+            json_show(own, beside->name + beside->prefix_bytes), beside->file->path);
+    FAIL(error, SHOAL_E_FORMAT,
+        "tensor '%s' is in two shards, %s and %s; the files do not belong together: "
+        "download them again",
+        name, a->file->path, b->file->path);
+}
+
 static enum shoal_status join_parts(struct checkpoint *checkpoint, struct shoal_error *error)
 {
-    char name[JSON_SHOWN_BYTES];
     size_t count = 0;
 
     for (size_t i = 0; i < checkpoint->part_count; i++)
@@ -159,35 +196,59 @@ static enum shoal_status join_parts(struct checkpoint *checkpoint, struct shoal_
     checkpoint->tensors = mem_calloc(count, sizeof *checkpoint->tensors);
     if (!checkpoint->tensors) FAIL_MEMORY(error);
     for (size_t i = 0; i < checkpoint->part_count; i++) {
-        const struct part *part = &checkpoint->parts[i];
+        struct part *part = &checkpoint->parts[i];
+        struct checkpoint_tensor *to = checkpoint->tensors + checkpoint->count;
         size_t part_tensors = part->header.count + part->gguf.count;
 
         if (!part_tensors) continue;
-        memcpy(checkpoint->tensors + checkpoint->count,
-            part->gguf.count ? part->gguf.tensors : part->header.tensors,
-            part_tensors * sizeof *checkpoint->tensors);
+        memcpy(to, part->gguf.count ? part->gguf.tensors : part->header.tensors,
+            part_tensors * sizeof *to);
+        if (part->prefix) TRY(add_prefix(checkpoint, part, to, part_tensors, error));
         checkpoint->count += part_tensors;
     }
     qsort(checkpoint->tensors, count, sizeof *checkpoint->tensors, by_name);
     for (size_t i = 1; i < count; i++)
         if (!by_name(&checkpoint->tensors[i - 1], &checkpoint->tensors[i]))
-            FAIL(error, SHOAL_E_FORMAT,
-                "tensor '%s' is in two shards, %s and %s; the files do not belong together: "
-                "download them again",
-                json_show(name, checkpoint->tensors[i].name), checkpoint->tensors[i - 1].file->path,
-                checkpoint->tensors[i].file->path);
+            return refuse_twice(&checkpoint->tensors[i - 1], &checkpoint->tensors[i], error);
     return SHOAL_OK;
 }
 
 /* ---- shards ---- */
 
-static enum shoal_status open_shards(struct checkpoint *checkpoint, const char *path,
-    const struct index *index, struct shoal_error *error)
+/* What one path stands for: a file, or an index and its shards. */
+struct group {
+    const char *path;
+    const char *prefix; /* NULL: none */
+    bool sharded;
+    struct index index;
+    size_t first; /* of its parts */
+};
+
+/* Reads its index, if it is one; index_fini is due, whatever comes of it. */
+static enum shoal_status read_index(
+    struct group *group, struct allowance *allowance, struct shoal_error *error)
 {
-    const char *slash = strrchr(path, '/');
+    enum shoal_status status;
+    char *json;
+    size_t bytes;
+
+    group->sharded = ends_with(group->path, ".json");
+    if (!group->sharded) return SHOAL_OK;
+    TRY(file_read_all(group->path, INDEX_MAX_BYTES, &json, &bytes, error));
+    status = allowance_take(
+        allowance, group->path, INDEX_FACTOR * bytes + json_load_bytes(json, bytes), error);
+    if (!status) status = index_parse(group->path, json, bytes, &group->index, error);
+    mem_free(json);
+    return status;
+}
+
+static enum shoal_status open_shards(
+    struct checkpoint *checkpoint, const struct group *group, struct shoal_error *error)
+{
+    const char *path = group->path, *slash = strrchr(path, '/');
+    const struct index *index = &group->index;
     int folder_length = slash ? (int)(slash + 1 - path) : 0;
 
-    TRY(make_parts(checkpoint, index->shard_count, error));
     for (size_t i = 0; i < index->shard_count; i++) {
         char *shard = mem_format("%.*s%s", folder_length, path, index->shards[i]);
         enum shoal_status status;
@@ -206,43 +267,58 @@ static enum shoal_status open_shards(struct checkpoint *checkpoint, const char *
 }
 
 /* Every tensor that the index lists must be where it says. More than it lists is fine. */
-static enum shoal_status check_index(const struct checkpoint *checkpoint, const char *path,
-    const struct index *index, struct shoal_error *error)
+static enum shoal_status check_index(
+    const struct checkpoint *checkpoint, const struct group *group, struct shoal_error *error)
 {
-    for (size_t i = 0; i < index->count; i++) {
-        const struct index_entry *entry = &index->entries[i];
-        const struct checkpoint_tensor *tensor = checkpoint_find(checkpoint, entry->tensor);
-        char name[JSON_SHOWN_BYTES];
+    const char *prefix = group->prefix ? group->prefix : "";
 
-        if (tensor && tensor->file == &checkpoint->parts[entry->shard].file) continue;
+    for (size_t i = 0; i < group->index.count; i++) {
+        const struct index_entry *entry = &group->index.entries[i];
+        char *whole = mem_format("%s%s", prefix, entry->tensor), name[JSON_SHOWN_BYTES];
+        const struct checkpoint_tensor *tensor = whole ? checkpoint_find(checkpoint, whole) : NULL;
+
+        if (!whole) FAIL_MEMORY(error);
+        mem_free(whole);
+        if (tensor && tensor->file == &checkpoint->parts[group->first + entry->shard].file)
+            continue;
         FAIL(error, SHOAL_E_FORMAT,
             "%s says that tensor '%s' is in the shard %s, which does not have it; the files do not "
             "belong together: download them again",
-            path, json_show(name, entry->tensor), index->shards[entry->shard]);
+            group->path, json_show(name, entry->tensor), group->index.shards[entry->shard]);
     }
     return SHOAL_OK;
 }
 
-static enum shoal_status open_index(
-    struct checkpoint *checkpoint, const char *path, struct shoal_error *error)
+static enum shoal_status open_group(
+    struct checkpoint *checkpoint, struct group *group, struct shoal_error *error)
 {
-    struct index index = {0};
-    enum shoal_status status;
-    char *json;
-    size_t bytes;
+    group->first = checkpoint->part_count;
+    if (group->sharded)
+        TRY(open_shards(checkpoint, group, error));
+    else
+        TRY(open_part(checkpoint, group->path, error));
+    for (size_t i = group->first; i < checkpoint->part_count; i++)
+        checkpoint->parts[i].prefix = group->prefix;
+    return SHOAL_OK;
+}
 
-    TRY(file_read_all(path, INDEX_MAX_BYTES, &json, &bytes, error));
-    status = allowance_take(
-        checkpoint->allowance, path, INDEX_FACTOR * bytes + json_load_bytes(json, bytes), error);
-    if (!status) status = index_parse(path, json, bytes, &index, error);
-    mem_free(json);
-    TRY(status);
-    TRY_OR_FAIL(open_shards(checkpoint, path, &index, error));
-    TRY_OR_FAIL(join_parts(checkpoint, error));
-    TRY_OR_FAIL(check_index(checkpoint, path, &index, error));
-fail:
-    index_fini(&index);
-    return status;
+static enum shoal_status open_groups(struct checkpoint *checkpoint, struct group *groups,
+    size_t group_count, struct shoal_error *error)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < group_count; i++) {
+        TRY(read_index(&groups[i], checkpoint->allowance, error));
+        count += groups[i].sharded ? groups[i].index.shard_count : 1;
+    }
+    checkpoint->parts = mem_calloc(count, sizeof *checkpoint->parts);
+    if (!checkpoint->parts) FAIL_MEMORY(error);
+    for (size_t i = 0; i < group_count; i++)
+        TRY(open_group(checkpoint, &groups[i], error));
+    TRY(join_parts(checkpoint, error));
+    for (size_t i = 0; i < group_count; i++)
+        TRY(check_index(checkpoint, &groups[i], error));
+    return SHOAL_OK;
 }
 
 /* ---- the interface ---- */
@@ -256,25 +332,30 @@ enum shoal_status checkpoint_open(
 enum shoal_status checkpoint_open_within(const char *path, struct allowance *allowance,
     struct checkpoint **checkpoint, struct shoal_error *error)
 {
+    return checkpoint_open_with(path, NULL, allowance, checkpoint, error);
+}
+
+enum shoal_status checkpoint_open_with(const char *path, const struct checkpoint_beside *beside,
+    struct allowance *allowance, struct checkpoint **checkpoint, struct shoal_error *error)
+{
     struct checkpoint *c = mem_calloc(1, sizeof *c);
+    struct group groups[2] = {0};
     enum shoal_status status;
 
     *checkpoint = NULL;
     if (!c) FAIL_MEMORY(error);
     c->allowance = allowance;
     TRY_OR_FAIL(find_file(path, &c->path, error));
-    if (ends_with(c->path, ".json")) {
-        TRY_OR_FAIL(open_index(c, c->path, error));
-    } else {
-        TRY_OR_FAIL(make_parts(c, 1, error));
-        TRY_OR_FAIL(open_part(c, c->path, error));
-        TRY_OR_FAIL(join_parts(c, error));
-    }
+    if (beside) TRY_OR_FAIL(find_file(beside->path, &c->beside, error));
+    groups[0].path = c->path;
+    groups[1] = (struct group){.path = c->beside, .prefix = beside ? beside->prefix : NULL};
+    TRY_OR_FAIL(open_groups(c, groups, beside ? 2 : 1, error));
     c->allowance = NULL;
     *checkpoint = c;
-    return SHOAL_OK;
 fail:
-    checkpoint_close(&c);
+    for (size_t i = 0; i < 2; i++)
+        index_fini(&groups[i].index);
+    if (status) checkpoint_close(&c);
     return status;
 }
 
@@ -287,10 +368,12 @@ void checkpoint_close(struct checkpoint **checkpoint)
         safetensors_fini(&c->parts[i].header);
         gguf_fini(&c->parts[i].gguf);
         file_close(&c->parts[i].file);
+        mem_free(c->parts[i].names);
     }
     mem_free(c->parts);
     mem_free(c->tensors);
     mem_free(c->path);
+    mem_free(c->beside);
     mem_free(c);
     *checkpoint = NULL;
 }
@@ -298,6 +381,11 @@ void checkpoint_close(struct checkpoint **checkpoint)
 const char *checkpoint_path(const struct checkpoint *checkpoint)
 {
     return checkpoint->path;
+}
+
+const char *checkpoint_beside_path(const struct checkpoint *checkpoint)
+{
+    return checkpoint->beside;
 }
 
 size_t checkpoint_count(const struct checkpoint *checkpoint)

@@ -12,7 +12,8 @@
 #include <jansson.h>
 
 struct checkpoint_tensor {
-    const char *name; /* owned by the checkpoint */
+    const char *name;    /* owned by the checkpoint */
+    size_t prefix_bytes; /* of the name, which the one in the file does not have */
     enum dtype dtype;
     struct shape shape;
     uint64_t bytes;                /* of its values, by dtype and shape */
@@ -42,9 +43,23 @@ enum shoal_status checkpoint_open(
 /* The same within an allowance, to which it adds what it takes at the most; NULL: without. */
 enum shoal_status checkpoint_open_within(const char *path, struct allowance *allowance,
     struct checkpoint **checkpoint, struct shoal_error *error) SHOAL_CHECKED;
+
+/* Another checkpoint whose tensors are a model's too. */
+struct checkpoint_beside {
+    const char *path;
+    const char *prefix; /* goes before its tensors' names */
+};
+
+/* One checkpoint of both: `path`'s files are the first ones. A name that both have is
+ * SHOAL_E_FORMAT. `beside` may be NULL. */
+enum shoal_status checkpoint_open_with(const char *path, const struct checkpoint_beside *beside,
+    struct allowance *allowance, struct checkpoint **checkpoint,
+    struct shoal_error *error) SHOAL_CHECKED;
 void checkpoint_close(struct checkpoint **checkpoint);
 
 const char *checkpoint_path(const struct checkpoint *checkpoint);
+/* Of what was opened beside it; NULL: nothing was. */
+const char *checkpoint_beside_path(const struct checkpoint *checkpoint);
 size_t checkpoint_count(const struct checkpoint *checkpoint);
 const struct checkpoint_tensor *checkpoint_at(
     const struct checkpoint *checkpoint, size_t index); /* sorted by name */

@@ -63,6 +63,73 @@ static void test_shards(void **state)
     }
 }
 
+/* ---- two checkpoints ---- */
+
+static void test_beside(void **state)
+{
+    char path[512];
+    const struct checkpoint_beside shards = {.path = path, .prefix = "x."};
+    struct allowance reading = {.most_bytes = UINT64_MAX}, alone = reading;
+    struct checkpoint *checkpoint = NULL;
+    struct shoal_error error = {0};
+    unsigned char data[4] = {0};
+
+    (void)state;
+    snprintf(path, sizeof path, "%s", at("two/b"));
+    make_folder("two");
+    make_folder("two/a");
+    make_folder("two/b");
+    put_safetensors("two/a/m.safetensors", TWO("d", "a"), 6);
+    put_safetensors("two/b/m-1.safetensors", TWO("d", "a"), 6);
+    put_safetensors("two/b/m-2.safetensors", TWO("c", "b"), 6);
+    put_text(
+        "two/b/" INDEX, "{\"weight_map\":{\"a\":\"m-1.safetensors\",\"c\":\"m-2.safetensors\"}}");
+    assert_ok(checkpoint_open_with(at("two/a"), NULL, &alone, &checkpoint, &error));
+    assert_null(checkpoint_beside_path(checkpoint));
+    checkpoint_close(&checkpoint);
+    assert_ok(checkpoint_open_with(at("two/a"), &shards, &reading, &checkpoint, &error));
+    assert_true(reading.bytes > alone.bytes);
+    assert_string_equal(checkpoint_path(checkpoint), at("two/a/m.safetensors"));
+    assert_string_equal(checkpoint_beside_path(checkpoint), at("two/b/" INDEX));
+    assert_int_equal(checkpoint_count(checkpoint), 6);
+    assert_int_equal(checkpoint_file_count(checkpoint), 3);
+    assert_int_equal(checkpoint_find(checkpoint, "a")->prefix_bytes, 0);
+    assert_int_equal(checkpoint_find(checkpoint, "x.a")->prefix_bytes, 2);
+    assert_non_null(strstr(checkpoint_find(checkpoint, "x.b")->file->path, "two/b/m-2."));
+    assert_null(checkpoint_find(checkpoint, "b"));
+    assert_ok(checkpoint_read(checkpoint_find(checkpoint, "x.b"), data, &error));
+    assert_int_equal(data[0], 4);
+    checkpoint_close(&checkpoint);
+}
+
+static void refuse_beside(
+    const char *path, const char *beside, enum shoal_status status, const char *words)
+{
+    struct checkpoint *checkpoint = NULL;
+    struct shoal_error error = {0};
+
+    if (checkpoint_open_with(path, &(struct checkpoint_beside){.path = beside, .prefix = "x."},
+            NULL, &checkpoint, &error) != status)
+        fail_msg("%s: got %d (%s)", path, (int)error.status, error.text);
+    assert_null(checkpoint);
+    if (!strstr(error.text, words)) fail_msg("no \"%s\" in: %s", words, error.text);
+}
+
+static void test_refuses_bad_besides(void **state)
+{
+    (void)state;
+    put_safetensors("one.safetensors", TWO("x.a", "y"), 6);
+    put_safetensors("other.safetensors", ONE("a"), 4);
+    refuse_beside(at("one.safetensors"), at("other.safetensors"), SHOAL_E_FORMAT, "and as 'a' in");
+    refuse_beside(at("one.safetensors"), at("none.safetensors"), SHOAL_E_IO, "none.");
+    make_folder("bad_two");
+    refuse_beside(
+        at("one.safetensors"), at("bad_two"), SHOAL_E_MISSING, "bad_two holds no checkpoint");
+    put_safetensors("bad_two/m-1.safetensors", ONE("a"), 4);
+    put_text("bad_two/" INDEX, "{\"weight_map\":{\"b\":\"m-1.safetensors\"}}");
+    refuse_beside(at("other.safetensors"), at("bad_two"), SHOAL_E_FORMAT, "says that tensor 'b'");
+}
+
 /* An index given by a bare name has its shards in the working directory. */
 static void test_index_in_working_directory(void **state)
 {
@@ -282,6 +349,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_index_in_working_directory),
+        cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_refuses_bad_besides),
         cmocka_unit_test(test_refuses_bad_shards),
         cmocka_unit_test(test_refuses_bad_indexes),
         cmocka_unit_test(test_folders),

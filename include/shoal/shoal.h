@@ -92,7 +92,8 @@ struct shoal_model;
 /*
  * Where the parts are. `model` is a folder (diffusers layout: transformer/ text_encoder/ vae/
  * tokenizer/; ComfyUI layout: diffusion_models/ text_encoders/ vae/), or a single file holding
- * the DiT; NULL means that every other member is given. Each other member, when not NULL, is a
+ * the DiT; a folder transformer/ is opened with a text_conditioner/ that lies beside it. NULL means
+ * that every other member is given. Each other member, when not NULL, is a
  * file or folder that takes the place of that part. The strings need not outlive the call.
  */
 struct shoal_model_paths {

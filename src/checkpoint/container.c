@@ -198,12 +198,17 @@ static json_t *entry_json(const struct container_entry *entry, bool *failed)
     return json;
 }
 
+static const char *name_of(const struct container_entry *entry)
+{
+    return entry->tensor->name + (entry->unprefixed ? entry->tensor->prefix_bytes : 0);
+}
+
 static void put_mark(json_t *metadata, const struct container_entry *entry, bool *failed)
 {
     const struct shape *shape = &entry->tensor->shape;
     struct text key = {0}, mark = {0};
 
-    text_append(&key, CONTAINER_KEY ".%s", entry->tensor->name);
+    text_append(&key, CONTAINER_KEY ".%s", name_of(entry));
     text_append(&mark, "%s ", dtype_name(entry->tensor->dtype));
     if (entry->packed) {
         for (int32_t i = 0; i < shape->rank; i++)
@@ -231,7 +236,7 @@ char *container_header(
         put_mark(said, &entries[i], &failed);
     if (json_object_size(said)) json_put(header, "__metadata__", json_incref(said), &failed);
     for (size_t i = 0; i < count; i++)
-        json_put(header, entries[i].tensor->name, entry_json(&entries[i], &failed), &failed);
+        json_put(header, name_of(&entries[i]), entry_json(&entries[i], &failed), &failed);
     if (said && !failed) text = json_print_compact(header);
     json_decref(said);
     json_decref(header);

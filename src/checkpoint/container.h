@@ -30,6 +30,7 @@ enum shoal_status container_read(const char *path, json_t *metadata,
 /* A tensor in a file that is being made. */
 struct container_entry {
     const struct checkpoint_tensor *tensor; /* its name, type and shape */
+    bool unprefixed;                        /* the name less its prefix_bytes */
     bool packed;
     uint64_t offset;       /* from the first byte after the header */
     uint64_t bytes;        /* in the file, with what follows a payload */

@@ -116,14 +116,17 @@ static enum shoal_status copy_path(const char *dir, const struct checkpoint *ori
     return SHOAL_OK;
 }
 
-/* Whether it can have a copy: a safetensors file with nothing packed. */
+/* Whether it can have a copy: safetensors files with nothing packed. */
 static enum shoal_status is_plain(
     const struct checkpoint *checkpoint, bool *plain, struct shoal_error *error)
 {
     bool gguf;
 
-    TRY(convert_is_gguf(checkpoint_file(checkpoint, 0), &gguf, error));
-    *plain = !gguf;
+    *plain = true;
+    for (size_t i = 0; i < checkpoint_file_count(checkpoint); i++) {
+        TRY(convert_is_gguf(checkpoint_file(checkpoint, i), &gguf, error));
+        *plain = *plain && !gguf;
+    }
     for (size_t i = 0; i < checkpoint_count(checkpoint); i++)
         *plain = *plain && !checkpoint_at(checkpoint, i)->packed;
     return SHOAL_OK;
@@ -212,6 +215,7 @@ struct candidate {
     struct pack_list list;
     char identity[CACHE_IDENTITY_BYTES];
     char *path, *source;
+    char *beside; /* as source, of what was opened with it; NULL: nothing was */
     bool packs, present;
 };
 
@@ -247,11 +251,12 @@ static enum shoal_status open_candidate(struct candidate *c, const struct shoal_
     enum family_kind kind, const char *dir, struct allowance *reading, struct shoal_error *error)
 {
     char *part = NULL, *config = NULL;
+    const char *beside;
     enum shoal_status status;
     bool plain;
 
     TRY_OR_FAIL(part_find(paths, kind, &part, error));
-    TRY_OR_FAIL(checkpoint_open_within(part, reading, &c->checkpoint, error));
+    TRY_OR_FAIL(part_open_files(part, reading, &c->checkpoint, error));
     TRY_OR_FAIL(is_plain(c->checkpoint, &plain, error));
     if (!plain) goto fail;
     TRY_OR_FAIL(family_config_beside(part, &config, error));
@@ -260,6 +265,8 @@ static enum shoal_status open_candidate(struct candidate *c, const struct shoal_
         c->packs = c->packs || c->list.items[i].packs;
     TRY_OR_FAIL(copy_path(dir, c->checkpoint, &c->path, c->identity, error));
     TRY_OR_FAIL(absolute_path(checkpoint_path(c->checkpoint), &c->source, error));
+    beside = checkpoint_beside_path(c->checkpoint);
+    if (beside) TRY_OR_FAIL(absolute_path(beside, &c->beside, error));
     TRY_OR_FAIL(check_place(c, dir, reading, error));
 fail:
     mem_free(config);
@@ -274,6 +281,7 @@ static void close_candidates(struct candidate candidates[CANDIDATES])
         checkpoint_close(&candidates[i].checkpoint);
         mem_free(candidates[i].path);
         mem_free(candidates[i].source);
+        mem_free(candidates[i].beside);
     }
 }
 
@@ -421,6 +429,7 @@ static enum shoal_status write_copy(
 
     json_put(work.metadata, CACHE_KEY_IDENTITY, json_string(c->identity), &failed);
     json_put(work.metadata, CACHE_KEY_SOURCE, json_text(c->source), &failed);
+    if (c->beside) json_put(work.metadata, CACHE_KEY_BESIDE, json_text(c->beside), &failed);
     if (failed) {
         status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
         goto fail;

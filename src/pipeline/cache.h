@@ -13,6 +13,7 @@
 #define CACHE_IDENTITY_BYTES (CACHE_IDENTITY_DIGITS + 1)
 #define CACHE_KEY_IDENTITY "shoal.cache.identity"
 #define CACHE_KEY_SOURCE "shoal.cache.source"
+#define CACHE_KEY_BESIDE "shoal.cache.beside" /* if it is of two checkpoints */
 
 /* Hexadecimal digits made from the paths, sizes, times and headers of all its files, and from how a
  * copy would be written. */

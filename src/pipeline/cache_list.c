@@ -6,6 +6,7 @@
 #include "base/writer.h"
 #include "checkpoint/json.h"
 #include "pipeline/cache.h"
+#include "pipeline/parts.h"
 
 #include <string.h>
 
@@ -58,16 +59,18 @@ static bool is_own_name(const char *name, bool *unfinished)
     return *unfinished || !strcmp(name, CACHE_NAME_SUFFIX);
 }
 
-/* Whether the original is still what the copy was made from. */
-static enum entry_state compare(const char *source, const char *identity)
+/* Whether the original is still what the copy was made from. `beside` may be NULL. */
+static enum entry_state compare(const char *source, const char *beside, const char *identity)
 {
+    const struct checkpoint_beside other = {.path = beside, .prefix = PART_CONDITIONER_PREFIX};
     char now[CACHE_IDENTITY_BYTES] = "";
     struct checkpoint *original = NULL;
     enum entry_state state = ENTRY_CHANGED;
 
     if (file_kind(source) == FILE_NONE) return ENTRY_GONE;
-    if (!checkpoint_open(source, &original, NULL) && !cache_identify(original, now, NULL) &&
-        !strcmp(now, identity))
+    if (beside && file_kind(beside) == FILE_NONE) return ENTRY_GONE;
+    if (!checkpoint_open_with(source, beside ? &other : NULL, NULL, &original, NULL) &&
+        !cache_identify(original, now, NULL) && !strcmp(now, identity))
         state = ENTRY_CURRENT;
     checkpoint_close(&original);
     return state;
@@ -88,7 +91,7 @@ static enum shoal_status read_entry(struct entry *e, struct shoal_error *error)
     source = checkpoint_metadata(copy, CACHE_KEY_SOURCE);
     if (identity && source && strlen(identity) == CACHE_IDENTITY_DIGITS &&
         strstr(e->name, identity)) {
-        e->state = compare(source, identity);
+        e->state = compare(source, checkpoint_metadata(copy, CACHE_KEY_BESIDE), identity);
         e->source = mem_strdup(source);
         source = e->source;
     } else {

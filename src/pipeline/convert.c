@@ -109,9 +109,9 @@ static enum shoal_status refuse_gguf(const struct file *file, struct shoal_error
         "%s is a GGUF file: its weights are packed already; it is used as it is", file->path);
 }
 
-/* Opens a checkpoint as a part of that name. */
+/* Opens a checkpoint as a part of that name; `whole`: with what lies beside it in a model. */
 static enum shoal_status add_part(
-    struct conversion *c, const char *path, const char *name, struct shoal_error *error)
+    struct conversion *c, const char *path, const char *name, bool whole, struct shoal_error *error)
 {
     struct part *part = &c->parts[c->part_count++];
     char *config = NULL;
@@ -119,7 +119,10 @@ static enum shoal_status add_part(
 
     part->name = mem_strdup(name);
     if (!part->name) FAIL_MEMORY(error);
-    TRY(checkpoint_open(path, &part->checkpoint, error));
+    if (whole)
+        TRY(part_open_files(path, NULL, &part->checkpoint, error));
+    else
+        TRY(checkpoint_open(path, &part->checkpoint, error));
     for (size_t i = 0; i < checkpoint_file_count(part->checkpoint); i++)
         TRY(refuse_gguf(checkpoint_file(part->checkpoint, i), error));
     TRY(family_config_beside(path, &config, error));
@@ -154,13 +157,14 @@ static enum shoal_status add_folder_parts(struct conversion *c, struct shoal_err
     bool found;
 
     TRY(part_folders_in(c->base, &found, error));
-    if (!found) return add_part(c, c->base, last_name(c->base), error);
+    if (!found) return add_part(c, c->base, last_name(c->base), false, error);
     for (int i = 0; part_folder_names[i]; i++) {
         char *path = mem_format("%s/%s", c->base, part_folder_names[i]);
         enum shoal_status status = SHOAL_OK;
 
         if (!path) FAIL_MEMORY(error);
-        if (file_kind(path) == FILE_FOLDER) status = add_part(c, path, part_folder_names[i], error);
+        if (file_kind(path) == FILE_FOLDER)
+            status = add_part(c, path, part_folder_names[i], true, error);
         mem_free(path);
         TRY(status);
     }
@@ -199,11 +203,11 @@ static enum shoal_status find_parts(struct conversion *c, struct shoal_error *er
         if (!c->base) FAIL_MEMORY(error);
     }
     if (kind == FILE_FOLDER) return add_folder_parts(c, error);
-    if (!c->base) return add_part(c, c->in, last_name(c->in), error);
+    if (!c->base) return add_part(c, c->in, last_name(c->in), false, error);
     /* So that its shards' paths begin with the base, whatever way the index was given. */
     path = mem_format("%s/%s", c->base, last_name(c->in));
     if (!path) FAIL_MEMORY(error);
-    status = add_part(c, path, last_name(c->in), error);
+    status = add_part(c, path, last_name(c->in), false, error);
     mem_free(path);
     return status;
 }

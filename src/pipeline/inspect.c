@@ -121,11 +121,13 @@ static enum shoal_status checkpoint_json(
     json_t *parts = json_array();
     bool failed = false;
     uint64_t bytes = 0, stored = 0;
+    const char *beside;
     char *config = NULL;
     enum shoal_status status;
 
     *object = NULL;
-    TRY_OR_FAIL(checkpoint_open(path, &checkpoint, error));
+    TRY_OR_FAIL(part_open_files(path, NULL, &checkpoint, error));
+    beside = checkpoint_beside_path(checkpoint);
     TRY_OR_FAIL(family_config_beside(path, &config, error));
     for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
         bytes += checkpoint_at(checkpoint, i)->bytes;
@@ -138,6 +140,7 @@ static enum shoal_status checkpoint_json(
     }
     *object = json_object();
     json_put(*object, "path", json_text(path), &failed);
+    if (beside) json_put(*object, "beside", json_text(beside), &failed);
     json_put(*object, "tensors", json_integer((json_int_t)checkpoint_count(checkpoint)), &failed);
     json_put(*object, "bytes", json_integer((json_int_t)bytes), &failed);
     json_put(*object, "stored_bytes", json_integer((json_int_t)stored), &failed);
@@ -306,10 +309,12 @@ static void checkpoint_text(const json_t *object, struct text *t)
 {
     const json_t *problem = json_object_get(object, "problem");
     const json_t *parts = json_object_get(object, "parts"), *value;
+    const json_t *beside = json_object_get(object, "beside");
     char size[SIZE_TEXT_BYTES];
     const char *dtype;
 
     text_append(t, "%s\n", json_string_value(json_object_get(object, "path")));
+    if (beside) text_append(t, "  with %s\n", json_string_value(beside));
     if (problem) {
         text_append(t, "  problem: %s\n", json_string_value(problem));
         return;

@@ -34,6 +34,7 @@ static bool is_whole(const struct pack_item *item, bool packed)
 struct packing {
     const struct pack_work *work;
     struct writer *writer;
+    bool unprefixed; /* tensors are called as in their file */
     struct appender appender;
     struct fetch fetch;
     const struct checkpoint_tensor **whole; /* in the order in which they are wanted */
@@ -63,6 +64,7 @@ static struct container_entry *add_entry(struct packing *p, size_t index, uint64
     struct container_entry *entry = &p->entries[p->entry_count++];
 
     *entry = (struct container_entry){.tensor = p->items[index].tensor,
+        .unprefixed = p->unprefixed,
         .offset = p->at,
         .bytes = stored_bytes,
         .stored_bytes = stored_bytes};
@@ -269,7 +271,7 @@ enum shoal_status pack_write(const struct pack_list *list, const struct file *fi
     const struct pack_work *work, struct writer *writer, struct pack_result *result,
     struct shoal_error *error)
 {
-    struct packing p = {.work = work, .writer = writer};
+    struct packing p = {.work = work, .writer = writer, .unprefixed = file != NULL};
     enum shoal_status status = take_items(&p, list, file, error);
 
     if (!status) status = make_payload_room(&p, error);

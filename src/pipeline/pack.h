@@ -52,8 +52,9 @@ struct pack_work {
 };
 
 /*
- * Writes those of the list that lie in `file` (NULL: all), and its header. Holds two tensors and a
- * payload in memory at most. The writer is the caller's to commit.
+ * Writes those of the list that lie in `file`, called as they are there, or all (NULL), called as
+ * in the checkpoint; and the header. Holds two tensors and a payload in memory at most. The writer
+ * is the caller's to commit.
  */
 enum shoal_status pack_write(const struct pack_list *list, const struct file *file,
     const struct pack_work *work, struct writer *writer, struct pack_result *result,

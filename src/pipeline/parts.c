@@ -103,6 +103,46 @@ enum shoal_status part_find(const struct shoal_model_paths *paths, enum family_k
     return SHOAL_OK;
 }
 
+#define TRANSFORMER "transformer"
+#define CONDITIONER "text_conditioner"
+
+/* *path: the conditioner's folder if `transformer` is such a folder and has one beside it, NULL if
+ * not; mem_free'd by the caller. */
+static enum shoal_status find_conditioner(
+    const char *transformer, char **path, struct shoal_error *error)
+{
+    const size_t name_bytes = strlen(TRANSFORMER);
+    size_t end = strlen(transformer);
+
+    *path = NULL;
+    while (end > 1 && transformer[end - 1] == '/')
+        end--;
+    if (end < name_bytes || file_kind(transformer) != FILE_FOLDER) return SHOAL_OK;
+    end -= name_bytes;
+    if (strncmp(transformer + end, TRANSFORMER, name_bytes) || (end && transformer[end - 1] != '/'))
+        return SHOAL_OK;
+    *path = mem_format("%.*s" CONDITIONER, (int)end, transformer);
+    if (!*path) FAIL_MEMORY(error);
+    if (file_kind(*path) != FILE_NONE) return SHOAL_OK;
+    mem_free(*path);
+    *path = NULL;
+    return SHOAL_OK;
+}
+
+enum shoal_status part_open_files(const char *path, struct allowance *allowance,
+    struct checkpoint **checkpoint, struct shoal_error *error)
+{
+    struct checkpoint_beside beside = {.prefix = PART_CONDITIONER_PREFIX};
+    enum shoal_status status;
+    char *conditioner;
+
+    TRY(find_conditioner(path, &conditioner, error));
+    beside.path = conditioner;
+    status = checkpoint_open_with(path, conditioner ? &beside : NULL, allowance, checkpoint, error);
+    mem_free(conditioner);
+    return status;
+}
+
 struct allowance part_allowance(const struct shoal_model_paths *paths)
 {
     return (struct allowance){
@@ -116,7 +156,7 @@ static enum shoal_status open_checkpoint(const struct shoal_model_paths *paths,
 {
     struct checkpoint **checkpoint = &model->checkpoints[kind], *copy = NULL;
 
-    TRY(checkpoint_open_within(path, reading, checkpoint, error));
+    TRY(part_open_files(path, reading, checkpoint, error));
     if (!paths->disk_cache || kind == FAMILY_VAE) return SHOAL_OK;
     TRY(cache_open(paths->disk_cache, *checkpoint, reading, &copy, error));
     model->copy_expected[kind] = !copy && paths->expect_copies;
@@ -191,6 +231,20 @@ static enum shoal_status check_passes(
     return SHOAL_OK;
 }
 
+/* What lies beside a transformer that takes nothing of the kind would be read over. */
+static enum shoal_status check_conditioner(
+    const struct shoal_model *model, struct shoal_error *error)
+{
+    const struct checkpoint *dit = model->checkpoints[FAMILY_DIT];
+
+    if (!checkpoint_beside_path(dit) || !strcmp(model->parts[FAMILY_DIT]->family, "anima"))
+        return SHOAL_OK;
+    FAIL(error, SHOAL_E_UNSUPPORTED,
+        "%s: with %s it is no Anima, whose adapter belongs into " CONDITIONER
+        "/: take that folder away if the model needs none",
+        checkpoint_path(dit), checkpoint_beside_path(dit));
+}
+
 /* The parts must speak of the same widths. */
 static enum shoal_status check_parts(const struct shoal_model *model, struct shoal_error *error)
 {
@@ -200,6 +254,7 @@ static enum shoal_status check_parts(const struct shoal_model *model, struct sho
 
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
         TRY(check_passes(model->parts[kind], model->checkpoints[kind], error));
+    TRY(check_conditioner(model, error));
     TRY(check_text(model, error));
     if (dit->width != text->width)
         FAIL(error, SHOAL_E_INVALID,

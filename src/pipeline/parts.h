@@ -26,6 +26,15 @@ enum shoal_status part_folders_in(
 enum shoal_status part_find(const struct shoal_model_paths *paths, enum family_kind kind,
     char **path, struct shoal_error *error) SHOAL_CHECKED;
 
+/*
+ * Opens what was found there. diffusers keeps Anima's adapter in a folder text_conditioner/ beside
+ * transformer/: a folder of that name is opened with what is in the other, whose tensors get names
+ * as in single files of Anima.
+ */
+enum shoal_status part_open_files(const char *path, struct allowance *allowance,
+    struct checkpoint **checkpoint, struct shoal_error *error) SHOAL_CHECKED;
+#define PART_CONDITIONER_PREFIX "llm_adapter."
+
 #define MODEL_TOKENIZERS 2
 
 struct shoal_model {

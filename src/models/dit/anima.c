@@ -264,9 +264,8 @@ static void build(struct model_builder *b, const void *config)
 enum shoal_status anima_open(const struct checkpoint *checkpoint, const char *config_path,
     struct model **model, struct shoal_error *error)
 {
-    const struct source_family source = {
+    struct source_family source = {
         .name = "anima",
-        .key = "x_embedder.proj.1.weight",
         .type_key = "_class_name",
         .type = "CosmosTransformer3DModel",
         .config_bytes = sizeof(struct anima_config),
@@ -274,5 +273,6 @@ enum shoal_status anima_open(const struct checkpoint *checkpoint, const char *co
         .build = build,
     };
 
+    cosmos_find_key(&source, checkpoint);
     return source_open(&source, checkpoint, config_path, model, error);
 }

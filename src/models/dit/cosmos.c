@@ -494,12 +494,18 @@ static void build(struct model_builder *b, const void *config)
     builder_pass(b, cosmos_step_pass(c, ends, ends + 2));
 }
 
+void cosmos_find_key(struct source_family *source, const struct checkpoint *checkpoint)
+{
+    static const char diffusers[] = "patch_embed.proj.weight";
+
+    source->key = source_probe(checkpoint, diffusers) ? diffusers : "x_embedder.proj.1.weight";
+}
+
 enum shoal_status cosmos_open(const struct checkpoint *checkpoint, const char *config_path,
     struct model **model, struct shoal_error *error)
 {
     struct source_family source = {
         .name = "cosmos",
-        .key = "x_embedder.proj.1.weight",
         .type_key = "_class_name",
         .type = "CosmosTransformer3DModel",
         .config_bytes = sizeof(struct cosmos_config),
@@ -507,6 +513,6 @@ enum shoal_status cosmos_open(const struct checkpoint *checkpoint, const char *c
         .build = build,
     };
 
-    if (source_probe(checkpoint, "patch_embed.proj.weight")) source.key = "patch_embed.proj.weight";
+    cosmos_find_key(&source, checkpoint);
     return source_open(&source, checkpoint, config_path, model, error);
 }

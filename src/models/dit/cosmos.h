@@ -39,6 +39,10 @@ static inline const struct cosmos_config *cosmos_config(const struct model *mode
 enum { COSMOS_TIMES, COSMOS_SHARED, COSMOS_ROPE, COSMOS_CONTEXT_ROWS, COSMOS_TABLES };
 
 struct source;
+struct source_family;
+
+/* Sets source->key to the name of the patches' embedder in this checkpoint's layout. */
+void cosmos_find_key(struct source_family *source, const struct checkpoint *checkpoint);
 
 /* Reads all but base.family and base.width from the tensors and the config. */
 void cosmos_read_config(struct source *source, struct cosmos_config *config);

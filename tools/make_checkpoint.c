@@ -16,7 +16,7 @@ static const char usage[] =
     "Writes a checkpoint of real shapes with random weights, for benchmarks and tests.\n"
     "\n"
     "  --family FAMILY        z-image (the default), qwen-image, cosmos-2b, cosmos-14b or\n"
-    "                         anima; the last three's dit in the comfyui layout only\n"
+    "                         anima\n"
     "  --layout LAYOUT        diffusers (a folder, sharded) or comfyui (a folder of single files,\n"
     "                         or one file of everything if OUT ends in .safetensors)\n"
     "  --parts LIST           of dit,text,vae; by default all that are made of the family\n"

@@ -87,9 +87,14 @@ struct text;
 /* One of a family's models. */
 struct make_component {
     void (*fill)(struct make_list *list, bool small); /* appends its tensors; NULL: not made */
-    void (*config)(struct text *json, bool small);    /* of the diffusers layout; NULL: not made */
+    void (*config)(struct text *json, bool small);    /* of the diffusers layout */
     const char *file, *prefix; /* its file in the ComfyUI layout, and its names' prefix there */
     const char *whole_prefix;  /* in one file of everything */
+    /* As the first two, of what has a folder of its own in the diffusers layout, and is in the same
+     * file in the others; or NULL. */
+    void (*more)(struct make_list *list, bool small);
+    void (*more_config)(struct text *json, bool small);
+    const char *more_folder;
 };
 
 #define MAKE_PARTS 3
@@ -115,7 +120,7 @@ void make_qwen_image_dit(struct make_list *list, bool small);
 void make_qwen_vl(struct make_list *list, bool small);
 void make_cosmos_2b(struct make_list *list, bool small);
 void make_cosmos_14b(struct make_list *list, bool small);
-void make_anima(struct make_list *list, bool small);
+void make_anima_adapter(struct make_list *list, bool small);
 void make_t5(struct make_list *list, bool small);          /* T5-11B's encoder */
 void make_qwen3_small(struct make_list *list, bool small); /* Qwen3-0.6B */
 void make_wan_vae(struct make_list *list, bool small);
@@ -134,6 +139,9 @@ void make_qwen_vl_config(struct text *json, bool small);
 void make_t5_config(struct text *json, bool small);
 void make_qwen3_small_config(struct text *json, bool small);
 void make_qwen3_config(struct text *json, const struct make_text_size *size);
+void make_cosmos_2b_config(struct text *json, bool small);
+void make_cosmos_14b_config(struct text *json, bool small);
+void make_anima_adapter_config(struct text *json, bool small);
 void make_wan_vae_config(struct text *json, bool small);
 void make_qwen_image_scheduler(struct text *json, bool small);
 void make_qwen_image_index(struct text *json, bool small);

@@ -155,6 +155,16 @@ static enum shoal_status write_config(
     return status;
 }
 
+static enum shoal_status write_component(struct maker *m, const char *folder, const char *stem,
+    void (*fill)(struct make_list *list, bool small), void (*config)(struct text *json, bool small))
+{
+    char name[64];
+
+    TRY(write_part(m, folder, stem, fill));
+    snprintf(name, sizeof name, "%s/config.json", folder);
+    return write_config(m, name, config);
+}
+
 static enum shoal_status write_diffusers(struct maker *m)
 {
     static const struct {
@@ -163,12 +173,13 @@ static enum shoal_status write_diffusers(struct maker *m)
         {"vae", "diffusion_pytorch_model"}};
 
     for (int i = 0; i < MAKE_PARTS; i++) {
-        char name[64];
+        const struct make_component *part = &m->family->parts[i];
 
         if (!(m->options->parts & 1u << i)) continue;
-        TRY(write_part(m, places[i].folder, places[i].stem, m->family->parts[i].fill));
-        snprintf(name, sizeof name, "%s/config.json", places[i].folder);
-        TRY(write_config(m, name, m->family->parts[i].config));
+        TRY(write_component(m, places[i].folder, places[i].stem, part->fill, part->config));
+        if (part->more)
+            TRY(write_component(
+                m, part->more_folder, places[i].stem, part->more, part->more_config));
     }
     if (!m->family->scheduler) return SHOAL_OK;
     TRY(make_folder(m, "scheduler"));
@@ -177,6 +188,12 @@ static enum shoal_status write_diffusers(struct maker *m)
 }
 
 /* ---- the ComfyUI layout ---- */
+
+static void fill_whole(struct maker *m, const struct make_component *part, struct make_list *list)
+{
+    part->fill(list, m->options->small);
+    if (part->more) part->more(list, m->options->small);
+}
 
 static enum shoal_status list_bytes(struct maker *m, const struct make_list *list)
 {
@@ -197,7 +214,7 @@ static enum shoal_status write_single(
     enum shoal_status status;
     char name[160];
 
-    part->fill(&list, m->options->small);
+    fill_whole(m, part, &list);
     snprintf(name, sizeof name, "%s/%s", folder, part->file);
     status = list_bytes(m, &list);
     if (!status) status = make_folder(m, folder);
@@ -223,7 +240,7 @@ static enum shoal_status write_all_in_one(struct maker *m)
 
     for (int i = 0; i < MAKE_PARTS; i++) {
         list.prefix = m->family->parts[i].whole_prefix;
-        if (m->options->parts & 1u << i) m->family->parts[i].fill(&list, m->options->small);
+        if (m->options->parts & 1u << i) fill_whole(m, &m->family->parts[i], &list);
     }
     status = list_bytes(m, &list);
     if (!status) status = make_write(m->root, list.tensors, list.count, m->options, m->error);
@@ -292,10 +309,6 @@ static enum shoal_status check_options(
     for (int i = 0; i < MAKE_PARTS; i++)
         if ((o->parts & 1u << i) && !family->parts[i].fill)
             FAIL(error, SHOAL_E_UNSUPPORTED, "the %s of %s is not made: leave it out of the parts",
-                names[i], family->name);
-    for (int i = 0; i < MAKE_PARTS; i++)
-        if (o->layout == MAKE_DIFFUSERS && (o->parts & 1u << i) && !family->parts[i].config)
-            FAIL(error, SHOAL_E_UNSUPPORTED, "the %s of %s is made in the comfyui layout only",
                 names[i], family->name);
     if (o->dtype != DTYPE_BF16 && o->dtype != DTYPE_F32 && o->dtype != DTYPE_F8_E4M3)
         FAIL(error, SHOAL_E_UNSUPPORTED, "dtype %s is not made; bf16, f32 and fp8 are",

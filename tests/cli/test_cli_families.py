@@ -72,6 +72,64 @@ def prompts_samplers_and_pictures_to_begin_with_make_a_difference(folder):
 
 
 @case
+def layouts_paint_the_same(folder):
+    for family, tokenizers in TOKENIZERS.items():
+        single = make(folder, family)
+        want = paint(folder, single, *tokenizers)
+        model = os.path.join(folder, family + "-diffusers")
+        subprocess.run([MAKE, "--family", family, "--scale", "small", "--shard", "1MB", model],
+                       check=True, capture_output=True)
+        expect(paint(folder, model, *tokenizers) == want, what=family)
+
+
+@case
+def animas_adapter_has_a_folder_of_its_own(folder):
+    single, model = make(folder, "anima"), os.path.join(folder, "model")
+    tokenizers, adapter = TOKENIZERS["anima"], os.path.join(model, "text_conditioner")
+    want = paint(folder, single, *tokenizers)
+    subprocess.run([MAKE, "--family", "anima", "--scale", "small", model], check=True, capture_output=True)
+
+    seen = shoal("inspect", model)
+    expect(seen.code == 0 and "Anima" in seen.out and adapter in seen.out, seen)
+    dit = json.loads(shoal("inspect", model, "--json").out)["checkpoints"][0]
+    expect(dit["parts"][0]["family"] == "anima" and dit["beside"].startswith(adapter), dit)
+    expect(shoal("verify", "-m", model, "-p", "a cat", *tokenizers, *SIZE).code == 0)
+    given = ("--dit", os.path.join(model, "transformer"))
+    expect(paint(folder, single, *tokenizers, *given) == want)
+
+    # A file that is named is taken as it is.
+    file = os.path.join(single, "diffusion_models", "anima.safetensors")
+    expect(paint(folder, model, *tokenizers, "--dit", file) == want)
+    file = os.path.join(model, "transformer", "diffusion_pytorch_model.safetensors")
+    cosmos = ("plan", "-m", model, "-p", "a cat", "--tokenizer", T5, *SIZE)
+    refused(shoal(*cosmos, "--dit", file), 2, "qwen3", "t5")
+
+    packed = os.path.join(folder, "packed")
+    expect(shoal("convert", model, packed).code == 0)
+    expect(sorted(os.listdir(os.path.join(packed, "text_conditioner"))) == sorted(os.listdir(adapter)))
+    expect(paint(folder, packed, *tokenizers) == want)
+    expect("packed" in shoal("inspect", os.path.join(packed, "text_conditioner")).out)
+    back = os.path.join(folder, "back")
+    expect(shoal("convert", packed, back, "--wire", "raw").code == 0)
+    expect(paint(folder, back, *tokenizers) == want)
+
+    cache = os.path.join(folder, "cache")
+    for _ in range(2):
+        expect(paint(folder, model, *tokenizers, "--wire", "packed", "--disk-cache", cache) == want)
+    entries = json.loads(shoal("cache", cache, "--json").out)["entries"]
+    expect(len(entries) == 2 and all(entry["state"] == "current" for entry in entries), entries)
+
+    os.rename(adapter, adapter + ".away")
+    states = sorted(entry["state"] for entry in json.loads(shoal("cache", cache, "--json").out)["entries"])
+    expect(states == ["current", "original gone"], states)
+    refused(shoal(*cosmos), 2, "qwen3", "t5")
+    os.mkdir(adapter)
+    refused(shoal(*cosmos), 1, adapter, "no checkpoint")
+    os.link(file, os.path.join(adapter, "model.safetensors"))
+    refused(shoal(*cosmos), 1, adapter, "no Anima")
+
+
+@case
 def what_is_missing_or_has_no_effect_is_said(folder):
     models = {family: make(folder, family) for family in TOKENIZERS}
     for family, code, args, words in (

@@ -9,6 +9,7 @@
 #include "models/family.h"
 #include "models/text/text.h"
 #include "models/vae/vae.h"
+#include "pipeline/parts.h"
 
 #include <math.h>
 
@@ -554,7 +555,7 @@ static void test_text_encoders(void **state)
     }
 }
 
-/* Transformers that are made in the ComfyUI layout only. */
+/* Cosmos-Predict2's transformer, alone and as a part of Anima, in both layouts. */
 static void test_cosmos(void **state)
 {
     static const char *const families[][2] = {
@@ -562,28 +563,31 @@ static void test_cosmos(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        struct make_options o = options(MAKE_DIFFUSERS, at("cosmos"));
-        struct shoal_error error = {0};
-        struct checkpoint *made;
-        struct model *model;
-        char path[512];
+        size_t counts[2];
 
-        o.family = make_family_find(families[i][0]);
-        o.parts = make_family_parts(o.family);
-        assert_int_equal(o.parts, MAKE_DIT | MAKE_TEXT | MAKE_VAE);
-        refuse(&o, SHOAL_E_UNSUPPORTED, "the comfyui layout only");
-        snprintf(path, sizeof path, "%s", at("cosmos.safetensors"));
-        o.out = path;
-        o.layout = MAKE_COMFYUI;
-        o.dtype = DTYPE_F8_E4M3;
-        assert_ok(make_checkpoint(&o, NULL, &error));
-        made = open_made("cosmos.safetensors");
-        assert_ok(family_open(made, FAMILY_DIT, NULL, &model, &error));
-        assert_string_equal(model->family, families[i][1]);
-        assert_non_null(family_detect(made, FAMILY_TEXT));
-        model_destroy(&model);
-        checkpoint_close(&made);
-        remove(path);
+        for (int layout = 0; layout < 2; layout++) {
+            struct shoal_error error = {0};
+            struct checkpoint *made;
+            struct model *model;
+            char out[512], path[600];
+            struct make_options o = options((enum make_layout)layout, out);
+
+            snprintf(out, sizeof out, "%s/dit_%s%s", at("."), families[i][0],
+                layout == MAKE_COMFYUI ? ".safetensors" : "");
+            snprintf(path, sizeof path, "%s%s", out, layout == MAKE_COMFYUI ? "" : "/transformer");
+            o.family = make_family_find(families[i][0]);
+            assert_int_equal(make_family_parts(o.family), MAKE_DIT | MAKE_TEXT | MAKE_VAE);
+            o.parts = MAKE_DIT;
+            o.dtype = DTYPE_F8_E4M3;
+            assert_ok(make_checkpoint(&o, NULL, &error));
+            assert_ok(part_open_files(path, NULL, &made, &error));
+            assert_ok(family_open(made, FAMILY_DIT, NULL, &model, &error));
+            assert_string_equal(model->family, families[i][1]);
+            counts[layout] = checkpoint_count(made);
+            model_destroy(&model);
+            checkpoint_close(&made);
+        }
+        assert_int_equal(counts[0], counts[1]);
     }
 }
 
@@ -595,7 +599,7 @@ static void test_full_size(void **state)
         double billions;
     } parts[] = {{make_z_image_dit, 6.155}, {make_qwen3, 4.022}, {make_flux_vae, 0.0838},
         {make_t5, 4.865}, {make_qwen3_small, 0.596}, {make_cosmos_2b, 1.956},
-        {make_cosmos_14b, 14.27}, {make_anima, 2.091}};
+        {make_cosmos_14b, 14.27}, {make_anima_adapter, 0.13466}};
 
     (void)state;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -7,6 +7,8 @@
 #include "models/text/qwen.h"
 #include "models/text/t5.h"
 
+#include <math.h>
+
 #define MAX_TENSORS 48
 
 static const char *write_tensors(
@@ -320,6 +322,31 @@ static void test_t5_biases(void **state)
     checkpoint_close(&checkpoint);
 }
 
+/* Rows of the embedding are read for a prompt's tokens only: a bad one is named then. */
+static void test_embedded_rows(void **state)
+{
+    static float rows[10 * 8], zeros[512];
+    const void *data[T5_COUNT];
+    const int32_t others[] = {3, 5}, ids[] = {3, 4};
+    struct shoal_error error = {0};
+    struct checkpoint *checkpoint;
+    struct model *model;
+    struct text_lane *lane;
+
+    (void)state;
+    for (size_t i = 0; i < T5_COUNT; i++)
+        data[i] = i ? zeros : rows;
+    rows[4 * 8 + 2] = NAN;
+    model = open_text(write_tensors(t5, T5_COUNT, data), NULL, "t5", NULL, &checkpoint);
+    assert_ok(text_lane_create(model, others, 2, &lane, &error));
+    text_lane_destroy(NULL, &lane);
+    assert_int_equal(text_lane_create(model, ids, 2, &lane, &error), SHOAL_E_NUMERIC);
+    assert_null(lane);
+    assert_non_null(strstr(error.text, "row 4 of tensor shared.weight holds NaN"));
+    model_destroy(&model);
+    checkpoint_close(&checkpoint);
+}
+
 /* transformers' T5Attention gives these. */
 static void test_t5_buckets(void **state)
 {
@@ -434,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_t5),
         cmocka_unit_test(test_t5_refused),
         cmocka_unit_test(test_t5_biases),
+        cmocka_unit_test(test_embedded_rows),
         cmocka_unit_test(test_t5_buckets),
         cmocka_unit_test(test_gguf),
     };

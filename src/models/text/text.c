@@ -8,6 +8,7 @@
 #include "models/source.h"
 #include "tensor/quant.h"
 
+#include <math.h>
 #include <string.h>
 
 #define MAX_TOKENS (1 << 16)
@@ -33,9 +34,15 @@ enum shoal_status text_embed(const struct text_config *c, const int32_t *ids, in
         }
         status = file_read_at(c->embedding->file,
             c->embedding->offset + (uint64_t)ids[t] * row_bytes, row, row_bytes, error);
-        if (!status)
-            quant_widen(
-                embedded + t * c->width, row, c->embedding->dtype, c->embedding_scale, 0, c->width);
+        if (status) break;
+        quant_widen(
+            embedded + t * c->width, row, c->embedding->dtype, c->embedding_scale, 0, c->width);
+        for (int64_t i = 0; i < c->width && !status; i++)
+            if (!isfinite(embedded[t * c->width + i]))
+                status = error_set(error, SHOAL_E_NUMERIC, __FILE__, __LINE__,
+                    "%s: row %d of tensor %s holds NaN or infinite values: the file is damaged or "
+                    "was badly converted: get it again",
+                    c->embedding->file->path, (int)ids[t], c->embedding->name);
     }
     mem_free(row);
     return status;

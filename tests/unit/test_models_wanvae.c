@@ -179,6 +179,8 @@ static void test_config(void **state)
         {"{\"is_residual\": true}", SHOAL_E_UNSUPPORTED, "is_residual"},
         {"{\"patch_size\": 2}", SHOAL_E_UNSUPPORTED, "patch_size"},
         {"{\"latents_mean\": [1, 2]}", SHOAL_E_FORMAT, "an array of 16 numbers"},
+        {"{\"latents_mean\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", SHOAL_E_MISSING,
+            "that says both"},
         {"{\"latents_std\": [0,2,2,2,2,2,2,2,2,2,2,2,2,2,2,3]}", SHOAL_E_FORMAT, "latents_std"},
     };
     struct fake f;

@@ -143,11 +143,11 @@ static void read_config(struct source *s, struct wanvae_config *c)
 static void read_statistics(struct source *s, struct wanvae_config *c)
 {
     int32_t channels = (int32_t)c->base.latent_channels;
-    bool said = source_numbers(s, "latents_mean", c->mean, channels, -1e6, 1e6);
+    const bool mean = source_numbers(s, "latents_mean", c->mean, channels, -1e6, 1e6);
+    const bool deviation = source_numbers(s, "latents_std", c->deviation, channels, 1e-6, 1e6);
 
-    said = source_numbers(s, "latents_std", c->deviation, channels, 1e-6, 1e6) && said;
-    if (s->status || said) return;
-    if (channels == KNOWN_CHANNELS) {
+    if (s->status || (mean && deviation)) return;
+    if (channels == KNOWN_CHANNELS && !mean && !deviation) {
         memcpy(c->mean, known_mean, sizeof known_mean);
         memcpy(c->deviation, known_deviation, sizeof known_deviation);
         return;

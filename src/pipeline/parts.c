@@ -219,6 +219,19 @@ static enum shoal_status check_text(const struct shoal_model *model, struct shoa
     return SHOAL_OK;
 }
 
+/* The VAE must be of the family whose latents the DiT gives: those of others have as many channels,
+ * and would be decoded to noise. */
+static enum shoal_status check_vae(const struct shoal_model *model, struct shoal_error *error)
+{
+    const char *wanted = dit_config(model->parts[FAMILY_DIT])->family->vae;
+    const char *family = model->parts[FAMILY_VAE]->family;
+
+    if (!strcmp(wanted, family)) return SHOAL_OK;
+    FAIL(error, SHOAL_E_INVALID, "%s is a VAE of the family %s, but the DiT %s was made for %s",
+        checkpoint_path(model->checkpoints[FAMILY_VAE]), family,
+        checkpoint_path(model->checkpoints[FAMILY_DIT]), wanted);
+}
+
 /* Every pass is walked and planned block by block. */
 static enum shoal_status check_passes(
     const struct model *model, const struct checkpoint *checkpoint, struct shoal_error *error)
@@ -256,6 +269,7 @@ static enum shoal_status check_parts(const struct shoal_model *model, struct sho
         TRY(check_passes(model->parts[kind], model->checkpoints[kind], error));
     TRY(check_conditioner(model, error));
     TRY(check_text(model, error));
+    TRY(check_vae(model, error));
     if (dit->width != text->width)
         FAIL(error, SHOAL_E_INVALID,
             "the text encoder %s gives features of width %lld, but the DiT %s takes %lld: they are "
@@ -295,6 +309,7 @@ enum shoal_status shoal_model_open(
     TRY_OR_FAIL(adapter_cache_create(&m->adapters, error));
     for (int kind = 0; kind < FAMILY_KINDS; kind++)
         TRY_OR_FAIL(open_part(paths, (enum family_kind)kind, &reading, m, error));
+    /* Before the tokenizers, which do not fit a wrong text encoder either. */
     TRY_OR_FAIL(check_parts(m, error));
     TRY_OR_FAIL(tokens_open(paths, &reading, m, error));
     TRY_OR_FAIL(

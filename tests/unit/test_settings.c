@@ -176,6 +176,20 @@ static void test_other_text_encoder(void **state)
     assert_non_null(strstr(error.text, "was made for qwen3"));
 }
 
+/* A VAE of another family, whose latents are of as many channels. */
+static void test_other_vae(void **state)
+{
+    struct shoal_model_paths paths = {.model = MINI, .vae = "tests/golden/wan_vae_d1.safetensors"};
+    struct shoal_error error = {0};
+    struct shoal_model *model;
+
+    (void)state;
+    assert_int_equal(shoal_model_open(&paths, &model, &error), SHOAL_E_INVALID);
+    assert_null(model);
+    assert_non_null(strstr(error.text, "wan_vae_d1.safetensors is a VAE of the family wan-vae"));
+    assert_non_null(strstr(error.text, "was made for kl-vae"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +198,7 @@ int main(void)
         cmocka_unit_test(test_special_files_are_refused),
         cmocka_unit_test(test_odd_paths),
         cmocka_unit_test(test_other_text_encoder),
+        cmocka_unit_test(test_other_vae),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

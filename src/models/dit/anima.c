@@ -163,6 +163,7 @@ static enum shoal_status fill(
 
 static const struct dit_family family = {
     .patch = COSMOS_PATCH,
+    .vae = "wan-vae",
     .text = {.before = "",
         .after = "",
         .empty = "<|endoftext|>",

@@ -373,6 +373,7 @@ void cosmos_read_config(struct source *s, struct cosmos_config *c)
 
 static const struct dit_family family = {
     .patch = COSMOS_PATCH,
+    .vae = "wan-vae",
     .text = {.before = "",
         .after = "",
         .ends = true,

@@ -59,7 +59,8 @@ struct dit_sampling {
 };
 
 struct dit_family {
-    int32_t patch; /* the latent's sides are multiples of it */
+    int32_t patch;   /* the latent's sides are multiples of it */
+    const char *vae; /* the family of VAEs whose latents it is trained with */
     struct dit_text text;
     struct dit_sampling sampling;
     /* Sets what follows from sizes: image_padded and padded, and tables' rows and cols. */

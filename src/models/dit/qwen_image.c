@@ -273,6 +273,7 @@ static enum shoal_status fill(
 
 static const struct dit_family family = {
     .patch = QWEN_IMAGE_PATCH,
+    .vae = "wan-vae",
     .text = {.before = "<|im_start|>system\nDescribe the image by detailing the color, shape, "
                        "size, texture, quantity, text, spatial relationships of the objects and "
                        "background:<|im_end|>\n<|im_start|>user\n",

@@ -304,6 +304,7 @@ static void require_one(struct source *s, const char *key, int64_t value)
 
 static const struct dit_family family = {
     .patch = ZIMAGE_PATCH,
+    .vae = "kl-vae",
     .text = {.before = "<|im_start|>user\n",
         .after = "<|im_end|>\n<|im_start|>assistant\n",
         .most = 512,

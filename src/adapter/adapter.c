@@ -299,6 +299,21 @@ static enum shoal_status add_item(struct opening *o, const struct difference *d,
     return SHOAL_OK;
 }
 
+/* What the host reads from the model's file is never patched. */
+static enum shoal_status check_device(const struct opening *o, const struct difference *d,
+    const struct adapter_target *target, struct shoal_error *error)
+{
+    const struct weight *w = target_weight(o->targets, target);
+    char shown[JSON_SHOWN_BYTES];
+
+    if (!w->on_host) return SHOAL_OK;
+    FAIL(error, SHOAL_E_UNSUPPORTED,
+        "%s: tensor %s changes %s of %s, to which this build adds nothing: merge the adapter into "
+        "the model's file",
+        o->adapter->path, json_show(shown, d->tensors[0]->name), w->name,
+        o->targets->models[target->kind]->family);
+}
+
 /* *matched: the parameter is one of the models'. */
 static enum shoal_status match(struct opening *o, const struct adapter_entry *e,
     struct difference *d, const char *ending, bool *matched, struct shoal_error *error)
@@ -309,6 +324,7 @@ static enum shoal_status match(struct opening *o, const struct adapter_entry *e,
     TRY(adapter_targets_find(o->targets, e->key, e->key_bytes, ending, &target, &count, error));
     *matched = count > 0;
     for (; count; count--, target++) {
+        TRY(check_device(o, d, target, error));
         TRY(check_shape(o, d, target, error));
         TRY(add_item(o, d, target, error));
     }

@@ -398,6 +398,15 @@ void builder_pieces(struct model_builder *b, int64_t cols)
         (long long)elements, (long long)cols);
 }
 
+void builder_on_host(struct model_builder *b)
+{
+    const struct block *block;
+
+    if (b->status) return;
+    block = &b->model->blocks[b->model->block_count - 1];
+    block->weights[block->weight_count - 1].on_host = true;
+}
+
 void builder_ignore(struct model_builder *b, const char *names)
 {
     char full[MODEL_NAME_BYTES];

@@ -31,6 +31,7 @@ struct weight {
     char *aliases;
     int64_t part_rows[WEIGHT_MAX_PIECES];
     int32_t parts, part; /* part: which it is of a stack that is stored apart; -1: the whole */
+    bool on_host;        /* used as the file has it, not as it is on the device */
 };
 
 struct block;
@@ -139,6 +140,9 @@ void builder_stack(
 /* Says that the forward uses the last weight's columns so many at a time, which must be whole
  * blocks of its type. */
 void builder_pieces(struct model_builder *b, int64_t cols);
+
+/* Says that the family reads the last weight from its file: nothing can be added to it. */
+void builder_on_host(struct model_builder *b);
 
 /* Says that tensors under the current key prefix, of names apart by '|' that may be there, have no
  * part in what the model computes here: they are not read, and no error. */

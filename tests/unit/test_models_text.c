@@ -299,6 +299,8 @@ static void test_t5_biases(void **state)
         bias[i] = (float)i;
     model = open_text(write_tensors(t5, T5_COUNT, data), NULL, "t5", NULL, &checkpoint);
     assert_ok(text_lane_create(model, ids, 3, &lane, &error));
+    /* No adapter reaches them. */
+    assert_true(model->blocks[0].weights[model->blocks[0].weight_count - 1].on_host);
     assert_int_equal(lane->tables[0].rows, 3);
     assert_int_equal(lane->tables[0].cols, 5);
     for (int h = 0; h < 3; h++) {

@@ -255,8 +255,9 @@ static void build_layer(struct model_builder *b, const struct t5_config *c, int3
         c->ffn_dim, width);
     builder_weight(b, "1.DenseReluDense.wo.weight", width, c->ffn_dim);
     if (c->gated) builder_weight(b, "1.DenseReluDense.wi_1.weight", c->ffn_dim, width);
-    if (i < c->bias_layers)
-        builder_weight(b, "0.SelfAttention.relative_attention_bias.weight", c->buckets, c->heads);
+    if (i >= c->bias_layers) return;
+    builder_weight(b, "0.SelfAttention.relative_attention_bias.weight", c->buckets, c->heads);
+    builder_on_host(b);
 }
 
 static void build(struct model_builder *b, const void *config)

@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#define CHAT_MARK "<|im_start|>"
 #define MOST_PIECES_BYTES (64ull << 20) /* of a SentencePiece model; UMT5's has 4.5 MB */
 
 static const struct dit_text *text_of(const struct shoal_model *model)
@@ -144,12 +145,30 @@ static enum shoal_status open_one(const struct shoal_model_paths *paths, int whi
     return status;
 }
 
+/* What the template is made of must be a token of its own: another family's tokenizer has none. */
+static enum shoal_status check_mark(
+    const struct model_tokenizer *t, const char *path, const char *mark, struct shoal_error *error)
+{
+    int32_t *ids = NULL;
+    size_t count;
+
+    TRY(tokenizer_encode(t->tokenizer, mark, &ids, &count, error));
+    mem_free(ids);
+    if (count != 1)
+        FAIL(error, SHOAL_E_INVALID,
+            "%s: the tokenizer has no token \"%s\", which this model's prompts need: it is another "
+            "model's; name the text encoder's own with --tokenizer",
+            path, mark);
+    return SHOAL_OK;
+}
+
 static enum shoal_status check(
     const struct shoal_model *model, int which, bool ends, struct shoal_error *error)
 {
     const struct model_tokenizer *t = &model->tokenizers[which];
     const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
     const char *path = t->path ? t->path : checkpoint_path(text);
+    const struct dit_text *wanted = text_of(model);
     int64_t vocabulary = text_config(model->parts[FAMILY_TEXT])->vocabulary;
 
     if (!which && (int64_t)tokenizer_vocab(t->tokenizer) > vocabulary)
@@ -157,6 +176,8 @@ static enum shoal_status check(
             "the tokenizer has %lld tokens, but the text encoder %s only %lld: they are not of the "
             "same model",
             (long long)tokenizer_vocab(t->tokenizer), checkpoint_path(text), (long long)vocabulary);
+    if (!which && strstr(wanted->before, CHAT_MARK)) TRY(check_mark(t, path, CHAT_MARK, error));
+    if (!which && wanted->empty) TRY(check_mark(t, path, wanted->empty, error));
     if (ends && tokenizer_end(t->tokenizer) < 0)
         FAIL(error, SHOAL_E_INVALID,
             "%s: the tokenizer ends no text, as T5's, which is needed here, does: name that with "

@@ -134,9 +134,12 @@ def what_is_missing_or_has_no_effect_is_said(folder):
     models = {family: make(folder, family) for family in TOKENIZERS}
     for family, code, args, words in (
             ("anima", 1, BYTES, ("second tokenizer", "--tokenizer-2")),
-            ("anima", 2, ("--tokenizer", T5, "--tokenizer-2", BYTES[1]), ("--tokenizer-2",)),
+            ("anima", 2, (*BYTES, "--tokenizer-2", BYTES[1]), ("--tokenizer-2",)),
             ("qwen-image", 2, (*BYTES, "--tokenizer-2", T5), ("--tokenizer-2", "one tokenizer")),
             ("qwen-image", 1, (), ("tokenizer.json", "--tokenizer")),
+            ("qwen-image", 2, ("--tokenizer", T5), ("<|im_start|>", "--tokenizer")),
+            ("anima", 2, ("--tokenizer", T5, "--tokenizer-2", T5), ("<|endoftext|>", "--tokenizer")),
+            ("qwen-image", 2, (*BYTES, "--width", "16384", "--height", "16384"), ("--width", "--shift")),
             ("cosmos-2b", 2, BYTES, ("T5", "--tokenizer")),
             ("cosmos-2b", 2, ("--tokenizer", T5, "--shift", "3"), ("--shift",))):
         refused(shoal("plan", "-m", models[family], "-p", "a cat", *SIZE, *args), code, *words)

@@ -196,14 +196,17 @@ struct shoal_lora {
 };
 #define SHOAL_MAX_LORAS 8
 
+#define SHOAL_MAX_PICTURES 64 /* of a run */
+
 /* What to paint and within which limits. The strings are copied by shoal_plan_create. */
 struct shoal_request {
-    const char *prompt;          /* must not be NULL */
+    const char *prompt;          /* must not be NULL; more of them: more_prompts */
     const char *negative_prompt; /* NULL or "": the empty prompt; used when cfg is not 1 */
     const char *sampler;         /* see shoal_samplers; NULL: "euler" */
     int32_t width, height;       /* pixels; multiples of 16; both 0: those of `init` */
     int32_t steps;               /* 1..1000 */
-    int32_t count;               /* pictures, 1..64; picture i has seed + i */
+    int32_t count; /* pictures of each prompt, 1..64 with those of all prompts; picture
+                      i of a prompt has seed + i */
     float cfg;     /* uncond + cfg (cond - uncond), so 1 is off; diffusers' guidance_scale + 1 */
     float shift;   /* of the flow-matching schedule: sigma = s t / (1 + (s - 1) t) */
     uint64_t seed; /* its low 32 bits count, as in torch's CPU generator */
@@ -250,6 +253,15 @@ struct shoal_request {
      */
     const struct shoal_lora *loras;
     size_t lora_count; /* 0..SHOAL_MAX_LORAS */
+
+    /*
+     * Prompts after the first, each with `count` pictures of its own: NULL and 0 for none. The
+     * result has the first prompt's pictures, then the next one's; each is what its prompt and seed
+     * would give alone. All share passes over the blocks, as `lanes` says. The negative prompt is
+     * that of all.
+     */
+    const char *const *more_prompts;
+    int32_t more_prompt_count; /* 0..63 */
 };
 
 #define SHOAL_DEFAULT_STRENGTH 0.6f
@@ -410,6 +422,7 @@ struct shoal_image {
     const float *latents; /* the final ones: channels x (height / 8) x (width / 8) */
     size_t latent_count;
     uint64_t seed;
+    const char *prompt;
 };
 
 SHOAL_API int32_t shoal_result_count(const struct shoal_result *result);

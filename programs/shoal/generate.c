@@ -65,8 +65,7 @@ static void print_json_report(const struct job *job, const struct shoal_report *
     cli_json_string(stdout, shoal_version());
     printf(", \"model\": ");
     cli_json_string(stdout, job->model_name);
-    printf(", \"prompt\": ");
-    cli_json_string(stdout, job->request.prompt);
+    job_print_prompts(job);
     printf(", \"notes\": [");
     for (int i = 0; i < job->note_count; i++) {
         if (i) printf(", ");
@@ -94,17 +93,25 @@ static void print_json_report(const struct job *job, const struct shoal_report *
 }
 
 static void print_picture(
-    bool json, int32_t index, const struct shoal_image *image, const char *path)
+    const struct job *job, int32_t index, const struct shoal_image *image, const char *path)
 {
-    if (!json) {
+    if (!job->options.json) {
         printf("picture   ");
         cli_print_clean(stdout, path);
-        printf(" (%d x %d, seed %llu)\n", image->width, image->height,
-            (unsigned long long)image->seed);
+        printf(
+            " (%d x %d, seed %llu", image->width, image->height, (unsigned long long)image->seed);
+        if (job->request.more_prompt_count) {
+            printf(", '");
+            cli_print_clean(stdout, image->prompt);
+            putchar('\'');
+        }
+        puts(")");
         return;
     }
     printf("%s{\"path\": ", index ? ", " : "");
     cli_json_string(stdout, path);
+    printf(", \"prompt\": ");
+    cli_json_string(stdout, image->prompt);
     printf(", \"width\": %d, \"height\": %d, \"seed\": %llu, \"latents_xxh3_128\": \"%s\", "
            "\"picture_xxh3_128\": \"%s\"}",
         image->width, image->height, (unsigned long long)image->seed, hash_latents(image).text,
@@ -116,7 +123,6 @@ static void print_picture(
 static int write_pictures(
     const struct job *job, const struct output *output, const struct shoal_result *result)
 {
-    bool json = job->options.json;
     bool silent = output->kind == OUTPUT_STDOUT;
     int32_t count = shoal_result_count(result);
 
@@ -131,7 +137,7 @@ static int write_pictures(
         }
         if (output_write(output, result, i, path, &error) != SHOAL_OK) return cli_fail(&error);
         shoal_result_image(result, i, &image);
-        if (!silent) print_picture(json, i, &image, path);
+        if (!silent) print_picture(job, i, &image, path);
     }
     return CLI_OK;
 }
@@ -219,7 +225,7 @@ int generate_main(int argc, char **argv)
 
     if (!job_open(&job, &command_generate, argc, argv, &code)) goto done;
     code = CLI_USAGE;
-    if (!output_prepare(job.options.output, job.request.count, job.options.json, &output))
+    if (!output_prepare(job.options.output, job_pictures(&job), job.options.json, &output))
         goto done;
     if (job.options.trace && !check_trace(job.options.trace, &output)) goto done;
     job.request.trace = job.options.trace != NULL;

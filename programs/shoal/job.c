@@ -216,6 +216,21 @@ int job_check_fits(const struct job *job)
     return CLI_BUDGET;
 }
 
+void job_print_prompts(const struct job *job)
+{
+    const struct shoal_request *request = &job->request;
+
+    printf(", \"prompt\": ");
+    cli_json_string(stdout, request->prompt);
+    printf(", \"prompts\": [");
+    cli_json_string(stdout, request->prompt);
+    for (int32_t i = 0; i < request->more_prompt_count; i++) {
+        printf(", ");
+        cli_json_string(stdout, request->more_prompts[i]);
+    }
+    putchar(']');
+}
+
 void job_close(struct job *job)
 {
     shoal_plan_destroy(&job->plan);

@@ -41,6 +41,15 @@ bool job_plan(struct job *job, bool shows_plan, int *code);
  */
 int job_check_fits(const struct job *job);
 
+/* Pictures that the request asks for. */
+static inline int32_t job_pictures(const struct job *job)
+{
+    return job->request.count * (1 + job->request.more_prompt_count);
+}
+
+/* The prompts as members of a JSON object that has others: the first one, and all. */
+void job_print_prompts(const struct job *job);
+
 void job_note(struct job *job, bool in_plan, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

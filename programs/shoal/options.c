@@ -22,8 +22,8 @@ enum value_kind {
     VALUE_SIZE,    /* uint64_t */
     VALUE_SEED,
     VALUE_CHOICE, /* an enum, whose values are numbered as the names are */
-    VALUE_PROMPT,
-    VALUE_LORA, /* may be given several times */
+    VALUE_PROMPT, /* these two may be given several times */
+    VALUE_LORA,
 };
 
 struct option_spec {
@@ -44,7 +44,8 @@ struct option_spec {
 #define AT(member) .offset = offsetof(struct options, member)
 
 static const struct option_spec specs[OPTIONS] = {
-    [OPTION_PROMPT] = {"prompt", "TEXT", "what to paint; - reads it from standard input",
+    [OPTION_PROMPT] = {"prompt", "TEXT",
+        "what to paint; - reads it from standard input; may be given several times",
         AT(request.prompt), .letter = 'p', .kind = VALUE_PROMPT},
     [OPTION_NEGATIVE] = {"negative", "TEXT", "what to keep away from; needs a --cfg other than 1",
         AT(request.negative_prompt), .letter = 'n', .kind = VALUE_TEXT},
@@ -75,7 +76,8 @@ static const struct option_spec specs[OPTIONS] = {
         .kind = VALUE_NUMBER, .low = 0, .high = 100},
     [OPTION_SEED] = {"seed", "N", "a number, or random; default 0: the same picture every time",
         AT(request.seed), .kind = VALUE_SEED},
-    [OPTION_COUNT] = {"count", "N", "pictures, 1 to 64; picture i has seed + i", AT(request.count),
+    [OPTION_COUNT] = {"count", "N",
+        "pictures of each prompt, 1 to 64 in all; picture i has seed + i", AT(request.count),
         .kind = VALUE_INTEGER, .low = 1, .high = 64},
     [OPTION_SAMPLER] = {"sampler", "NAME",
         "how to step from noise to picture: see shoal samplers; default: euler",
@@ -410,6 +412,25 @@ static bool parse_lora(const struct option_spec *spec, const char *text, struct 
     return true;
 }
 
+static bool parse_prompt(const struct option_spec *spec, const char *text, struct options *options)
+{
+    const bool reads = !strcmp(text, "-");
+
+    if (options->prompt_count == SHOAL_MAX_PICTURES) {
+        cli_error("--%s: %d are the most, as each is a picture: leave some for another run",
+            spec->name, SHOAL_MAX_PICTURES);
+        return false;
+    }
+    if (reads && options->prompt_buffer) {
+        cli_error("--%s - is given twice: standard input is one prompt", spec->name);
+        return false;
+    }
+    if (reads && !(options->prompt_buffer = read_prompt())) return false;
+    options->prompts[options->prompt_count++] = reads ? options->prompt_buffer : text;
+    options->request.prompt = options->prompts[0];
+    return true;
+}
+
 static bool parse_value(const struct option_spec *spec, const char *text, struct options *options)
 {
     void *value = (char *)options + spec->offset;
@@ -442,11 +463,7 @@ static bool parse_value(const struct option_spec *spec, const char *text, struct
     case VALUE_CHOICE:
         return parse_choice(spec, text, value);
     case VALUE_PROMPT:
-        options->request.prompt = text;
-        if (strcmp(text, "-") != 0) return true;
-        if (!options->prompt_buffer) options->prompt_buffer = read_prompt();
-        options->request.prompt = options->prompt_buffer;
-        return options->prompt_buffer != NULL;
+        return parse_prompt(spec, text, options);
     case VALUE_LORA:
         return parse_lora(spec, text, options);
     }
@@ -493,6 +510,14 @@ static bool check_together(const struct command *command, const struct options *
     if (command == &command_trace) return check_window(options);
     if (!options->given[OPTION_PROMPT] && command == &command_generate) {
         cli_error("nothing to paint: give a prompt, e.g. -p 'a red apple'");
+        return false;
+    }
+    if (options->given[OPTION_COUNT] &&
+        options->request.count * options->prompt_count > SHOAL_MAX_PICTURES) {
+        cli_error("--count %d of %d prompts: that is more than %d pictures: give %d, or fewer "
+                  "prompts",
+            options->request.count, options->prompt_count, SHOAL_MAX_PICTURES,
+            SHOAL_MAX_PICTURES / options->prompt_count);
         return false;
     }
     if (options->given[OPTION_STRENGTH] && !options->given[OPTION_INIT]) {
@@ -688,6 +713,8 @@ void options_apply(const struct options *options, struct shoal_request *request)
         memcpy((char *)request + (offset - start), (const char *)options + offset,
             sizes[specs[i].kind]);
     }
+    request->more_prompts = options->prompts + 1;
+    request->more_prompt_count = options->prompt_count > 1 ? options->prompt_count - 1 : 0;
     request->loras = options->lora_count ? options->loras : NULL;
     request->lora_count = options->lora_count;
 }

@@ -113,7 +113,9 @@ struct options {
     const char *argument;         /* what is no option; NULL if none */
     const char *const *arguments; /* all of these */
     int argument_count;
-    char *prompt_buffer; /* holds request.prompt when it came from standard input */
+    const char *prompts[SHOAL_MAX_PICTURES];
+    int32_t prompt_count;
+    char *prompt_buffer; /* the prompt that came from standard input */
     bool json;
     bool given[OPTIONS];
 };

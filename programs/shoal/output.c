@@ -99,7 +99,8 @@ static bool check_stdout(int32_t count, bool json)
     if (json)
         cli_error("--output - and --json both need standard output: leave one out");
     else if (count > 1)
-        cli_error("--output - takes one picture: leave --count out, or name a file");
+        cli_error(
+            "--output - takes one picture: leave --count and further prompts out, or name a file");
     else if (isatty(STDOUT_FILENO))
         cli_error("--output -: standard output is a terminal: send it to a program or a file");
     else

@@ -208,8 +208,7 @@ static void print_head(const struct verify *verify)
         cli_json_string(stdout, shoal_version());
         printf(", \"model\": ");
         cli_json_string(stdout, job->model_name);
-        printf(", \"prompt\": ");
-        cli_json_string(stdout, job->request.prompt);
+        job_print_prompts(job);
         printf(", \"seed\": %llu, \"width\": %d, \"height\": %d, \"steps\": %d,\n \"plans\": [",
             (unsigned long long)job->request.seed, job->request.width, job->request.height,
             job->request.steps);
@@ -218,6 +217,10 @@ static void print_head(const struct verify *verify)
     cli_print_clean(stdout, job->model_name);
     printf(": '");
     cli_print_clean(stdout, job->request.prompt);
+    for (int32_t i = 0; i < job->request.more_prompt_count; i++) {
+        printf("', '");
+        cli_print_clean(stdout, job->request.more_prompts[i]);
+    }
     printf("', %d x %d, %d step%s, seed %llu\n\n", job->request.width, job->request.height,
         job->request.steps, job->request.steps == 1 ? "" : "s",
         (unsigned long long)job->request.seed);

@@ -510,6 +510,28 @@ static void note_memory(const struct shoal_plan *plan, json_t *notes, bool *fail
             notes, json_sprintf("computing on the CPU: %s", plan->target.no_card.text), failed);
 }
 
+/* Of prompts that are longer than the model takes. */
+static void note_dropped(const struct shoal_plan *plan, json_t *notes, bool *failed)
+{
+    const struct job *job = &plan->job;
+
+    for (int32_t i = 0; i < job_prompts(job) + job->branches - 1; i++) {
+        const bool negative = i == job_prompts(job);
+        const int32_t at = negative ? job->prompt_count - 1 : job->encoded[i];
+        char name[JOB_PROMPT_NAME_BYTES];
+
+        if (job->prompts[at][0].dropped)
+            json_append(notes,
+                json_sprintf("with its chat template %s is longer than %d tokens; the "
+                             "last %d are not read",
+                    negative               ? "the negative prompt"
+                    : job_prompts(job) > 1 ? job_prompt_name(job, i, name)
+                                           : "the prompt",
+                    job->model->defaults.max_tokens, (int)job->prompts[at][0].dropped),
+                failed);
+    }
+}
+
 /* A setting that changes nothing is said, never silent. An array of sentences;
  * NULL when out of memory. */
 static json_t *explain_notes(const struct shoal_plan *plan)
@@ -518,15 +540,8 @@ static json_t *explain_notes(const struct shoal_plan *plan)
     json_t *notes = json_array();
     bool failed = false;
 
-    for (int i = 0; i < plan->job.prompt_count; i++)
-        if (plan->job.prompts[i][0].dropped)
-            json_append(notes,
-                json_sprintf("with its chat template the %s is longer than %d tokens; the "
-                             "last %d are not read",
-                    i ? "negative prompt" : "prompt", plan->job.model->defaults.max_tokens,
-                    (int)plan->job.prompts[i][0].dropped),
-                &failed);
-    if (plan->job.prompt_count == 1 && r->negative_prompt[0])
+    note_dropped(plan, notes, &failed);
+    if (plan->job.branches == 1 && r->negative_prompt[0])
         json_append(notes,
             json_string("--negative has no effect: --cfg is 1, which is no guidance"), &failed);
     if (plan->job.calls != r->steps)
@@ -572,10 +587,13 @@ static void explain_text(const struct shoal_plan *plan, const json_t *notes, str
 {
     const struct shoal_request *r = &plan->job.request;
     const bool own = !strcmp(r->schedule, schedules[0]->name);
+    const int32_t pictures = job_pictures(&plan->job);
 
-    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s, cfg %g, ",
-        plan->job.model->name, plan->target.name, r->width, r->height, r->steps,
-        r->steps == 1 ? "" : "s", r->count, r->count == 1 ? "" : "s", (double)r->cfg);
+    text_append(t, "plan: %s on %s, %dx%d, %d step%s, %d picture%s", plan->job.model->name,
+        plan->target.name, r->width, r->height, r->steps, r->steps == 1 ? "" : "s", pictures,
+        pictures == 1 ? "" : "s");
+    if (job_prompts(&plan->job) > 1) text_append(t, " of %d prompts", (int)job_prompts(&plan->job));
+    text_append(t, ", cfg %g, ", (double)r->cfg);
     explain_levels(&plan->job.levels, t);
     text_append(t, ", %s%s%s", r->sampler, own ? "" : ", ", own ? "" : r->schedule);
     if (r->init) text_append(t, ", strength %g", (double)r->strength);
@@ -658,7 +676,7 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         "{s:o, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:s, s:i, s:o, s:f, s:b, s:o, s:o,"
         " s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:f, s:f,"
         " s:f, s:s, s:s, s:s, s:f, s:f, s:i, s:b, s:i, s:i, s:o, s:I, s:i, s:i, s:o, s:o, s:o, "
-        "s:O}",
+        "s:O, s:i, s:i}",
         "model", json_text(plan->job.model->name), "device", plan->target.name, "width",
         (int)r->width, "height", (int)r->height, "steps", (int)r->steps, "count", (int)r->count,
         "cfg", (double)r->cfg, "shift", (double)r->shift, "sampler", r->sampler, "schedule",
@@ -682,7 +700,8 @@ static json_t *explain_json(const struct shoal_plan *plan, json_t *notes)
         plan->refusal ? json_text(plan->refusal) : json_null(), "context_bytes",
         (json_int_t)plan->target.context_bytes, "strip_blocks", (int)s.strip_blocks, "all_lanes",
         (int)job_lane_count(&plan->job), "more_vram", more_json(plan, plan->more_vram_seconds),
-        "more_ram", more_json(plan, plan->more_ram_seconds), "phases", phases, "notes", notes);
+        "more_ram", more_json(plan, plan->more_ram_seconds), "phases", phases, "notes", notes,
+        "prompts", (int)job_prompts(&plan->job), "pictures", (int)job_pictures(&plan->job));
 }
 
 /* The plan's JSON, with what there is of adapters; NULL: out of memory. */

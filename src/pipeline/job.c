@@ -1,4 +1,4 @@
-/* Resolving a request, and running its four phases on a stage. */
+/* Running a job: its phases, on a stage. */
 #include "pipeline/job.h"
 
 #include "base/memory.h"
@@ -8,12 +8,7 @@
 #include "models/vae/vae.h"
 #include "pipeline/init.h"
 
-#include <math.h>
 #include <string.h>
-
-#define MAX_SIZE 16384
-#define MOST_MU 7.0
-#define MAX_COUNT 64
 
 const char *shoal_phase_name(enum shoal_phase phase)
 {
@@ -26,188 +21,6 @@ const char *shoal_phase_name(enum shoal_phase phase)
 static const struct dit_text *job_text(const struct job *job)
 {
     return &dit_config(job->model->parts[FAMILY_DIT])->family->text;
-}
-
-/* ---- the request ---- */
-
-enum shoal_status request_check_range(
-    const char *name, int64_t value, int64_t low, int64_t high, struct shoal_error *error)
-{
-    if (value < low || value > high)
-        FAIL(error, SHOAL_E_INVALID, "%s: %lld is not between %lld and %lld", name,
-            (long long)value, (long long)low, (long long)high);
-    return SHOAL_OK;
-}
-
-enum shoal_status request_check_choices(
-    enum shoal_buffer buffer, enum shoal_wire wire, enum shoal_pin pin, struct shoal_error *error)
-{
-    if ((unsigned)buffer > SHOAL_BUFFER_DOUBLE)
-        FAIL(error, SHOAL_E_INVALID, "buffer: %d is not auto, single or double", (int)buffer);
-    if ((unsigned)wire > SHOAL_WIRE_PACKED)
-        FAIL(error, SHOAL_E_INVALID, "wire: %d is not auto, raw or packed", (int)wire);
-    if ((unsigned)pin > SHOAL_PIN_OFF)
-        FAIL(error, SHOAL_E_INVALID, "pin: %d is not on, staging or off", (int)pin);
-    return SHOAL_OK;
-}
-
-/* Latents are patches of 2 pixels of 8 (the VAE's factor): sizes are multiples of 16. */
-static enum shoal_status check_size(
-    const char *name, int32_t value, int32_t multiple, struct shoal_error *error)
-{
-    TRY(request_check_range(name, value, multiple, MAX_SIZE, error));
-    if (value % multiple)
-        FAIL(error, SHOAL_E_INVALID, "%s: %d is not a multiple of %d; %d is", name, value, multiple,
-            (value + multiple / 2) / multiple * multiple);
-    return SHOAL_OK;
-}
-
-static enum shoal_status check_request(
-    const struct shoal_request *r, int32_t multiple, struct shoal_error *error)
-{
-    if (!r->prompt) FAIL(error, SHOAL_E_INVALID, "prompt: there is none");
-    TRY(check_size("width", r->width, multiple, error));
-    TRY(check_size("height", r->height, multiple, error));
-    TRY(request_check_range("steps", r->steps, 1, SCHEDULE_MAX_STEPS, error));
-    TRY(request_check_range("count", r->count, 1, MAX_COUNT, error));
-    TRY(request_check_range("threads", r->threads, 0, 1024, error));
-    if (r->lanes != SHOAL_AUTO)
-        TRY(request_check_range("lanes", r->lanes, 1, 2 * MAX_COUNT, error));
-    if (!(r->cfg >= 0 && r->cfg <= 100))
-        FAIL(error, SHOAL_E_INVALID, "cfg: %g is not between 0 and 100", (double)r->cfg);
-    TRY(request_check_choices(r->buffer, r->wire, r->pin, error));
-    if ((unsigned)r->host_format > SHOAL_HOST_FORMAT_COMPUTE)
-        FAIL(error, SHOAL_E_INVALID, "host_format: %d is not storage or compute",
-            (int)r->host_format);
-    if (r->host_format == SHOAL_HOST_FORMAT_COMPUTE && r->wire == SHOAL_WIRE_PACKED)
-        FAIL(error, SHOAL_E_INVALID,
-            "--host-format compute and --wire packed: what is widened is not packed: leave one of "
-            "them out");
-    if ((unsigned)r->vae_strips > SHOAL_STRIPS_ON)
-        FAIL(error, SHOAL_E_INVALID, "--vae-strips: %d is not auto, off or on", (int)r->vae_strips);
-    return SHOAL_OK;
-}
-
-static enum shoal_status encode_prompt(
-    struct job *job, const char *prompt, struct shoal_error *error)
-{
-    int32_t index = job->prompt_count++;
-    enum shoal_status status = tokens_encode(job->model, prompt, job->prompts[index], error);
-
-    if (status) error_prefix(error, index ? "negative prompt: " : "prompt: ");
-    return status;
-}
-
-static enum shoal_status copy_string(const char **to, const char *from, struct shoal_error *error)
-{
-    if (!from) return SHOAL_OK;
-    *to = mem_strdup(from);
-    if (!*to) FAIL_MEMORY(error);
-    return SHOAL_OK;
-}
-
-/* What the model's noise levels are, at the shift that is asked for. */
-static enum shoal_status resolve_levels(
-    struct job *job, const struct shoal_request *request, struct shoal_error *error)
-{
-    struct noise_levels *levels = &job->levels;
-    const struct dit_sampling *s = &job->model->defaults.sampling;
-    const int64_t patch = dit_config(job->model->parts[FAMILY_DIT])->family->patch;
-    const int64_t side = vae_config(job->model->parts[FAMILY_VAE])->factor * patch;
-    const bool own = request->shift == 0 && (s->edm || s->max_shift > 0);
-
-    *levels = (struct noise_levels){.edm = s->edm,
-        .shift = own ? (double)s->shift : (double)request->shift,
-        .dynamic = own && !s->edm,
-        .terminal = (double)s->terminal};
-    if (s->edm && !own)
-        FAIL(error, SHOAL_E_INVALID,
-            "--shift: the noise levels of this model (EDM's, 80 to 0.002) have none; leave it out");
-    if (!own && !(request->shift >= 0.01f && request->shift <= 100))
-        FAIL(error, SHOAL_E_INVALID, "shift: %g is not between 0.01 and 100",
-            (double)request->shift);
-    if (levels->dynamic)
-        levels->mu = schedule_mu(request->height / side * (request->width / side), s->base_tokens,
-            s->max_tokens, (double)s->base_shift, (double)s->max_shift);
-    if (levels->dynamic && !(levels->mu <= MOST_MU))
-        FAIL(error, SHOAL_E_INVALID,
-            "--width and --height: at %d x %d the shift that follows the size would be e^%.3g, and "
-            "e^%g is the most: take a smaller picture, or name --shift",
-            (int)request->width, (int)request->height, levels->mu, MOST_MU);
-    return SHOAL_OK;
-}
-
-/* What it says of sampling, by name and number. */
-static enum shoal_status resolve_sampling(
-    struct job *job, const struct shoal_request *request, struct shoal_error *error)
-{
-    const struct schedule_kind *schedule = NULL;
-    enum shoal_status status = sampler_find(request->sampler, &job->sampler, error);
-    int32_t steps; /* of the schedule */
-
-    if (status) error_prefix(error, "--sampler: ");
-    TRY(status);
-    status = schedule_find(request->schedule, &schedule, error);
-    if (status) error_prefix(error, "--schedule: ");
-    TRY(status);
-    TRY(init_schedule_steps(request, &steps, error));
-    TRY(resolve_levels(job, request, error));
-    TRY(schedule_make(schedule, steps, &job->levels, job->sampler->skips, &job->schedule, error));
-    schedule_keep_last(&job->schedule, request->steps);
-    job->calls = sampler_calls(job->sampler, request->steps);
-    job->request = *request;
-    job->request.sampler = job->sampler->name; /* static, both */
-    job->request.schedule = schedule->name;
-    return SHOAL_OK;
-}
-
-enum shoal_status job_init(struct job *job, const struct shoal_model *model,
-    const struct shoal_request *asked, struct shoal_error *error)
-{
-    struct shoal_request sized = *asked;
-    const struct shoal_request *request = &sized;
-    const struct vae_config *vae = vae_config(model->parts[FAMILY_VAE]);
-    enum shoal_status status;
-
-    *job = (struct job){.model = model};
-    TRY(init_size(&sized, error));
-    TRY(check_request(
-        request, vae->factor * dit_config(model->parts[FAMILY_DIT])->family->patch, error));
-    TRY(resolve_sampling(job, request, error));
-    job->request.prompt = job->request.negative_prompt = job->request.init = NULL;
-    job->request.device = job->request.rates_path = job->request.on = NULL; /* the plan's affair */
-    job->latent_channels = vae->latent_channels;
-    job->latent_height = request->height / vae->factor;
-    job->latent_width = request->width / vae->factor;
-    TRY_OR_FAIL(copy_string(&job->request.prompt, request->prompt, error));
-    TRY_OR_FAIL(copy_string(&job->request.negative_prompt,
-        request->negative_prompt ? request->negative_prompt : "", error));
-    TRY_OR_FAIL(copy_string(&job->request.init, request->init, error));
-    if (request->init) TRY_OR_FAIL(init_open(job, error));
-    TRY_OR_FAIL(encode_prompt(job, job->request.prompt, error));
-    if (request->cfg != 1.0f)
-        TRY_OR_FAIL(encode_prompt(job, job->request.negative_prompt, error));
-    else if ((status = tokenizer_check_text(job->request.negative_prompt, error))) {
-        error_prefix(error, "negative prompt: ");
-        goto fail;
-    }
-    return SHOAL_OK;
-fail:
-    job_fini(job);
-    return status;
-}
-
-void job_fini(struct job *job)
-{
-    mem_free((void *)(uintptr_t)job->request.prompt);
-    mem_free((void *)(uintptr_t)job->request.negative_prompt);
-    mem_free((void *)(uintptr_t)job->request.init);
-    mem_free(job->init);
-    model_destroy(&job->encoder);
-    for (int i = 0; i < 2; i++)
-        for (int k = 0; k < MODEL_TOKENIZERS; k++)
-            mem_free(job->prompts[i][k].ids);
-    *job = (struct job){0};
 }
 
 int job_threads(const struct job *job)
@@ -251,7 +64,7 @@ int64_t job_walks(const struct job *job, enum shoal_phase phase, int32_t lanes)
     case SHOAL_PHASE_STEPS:
         return job->calls * groups(job_lane_count(job), lanes);
     case SHOAL_PHASE_DECODE:
-        return job->request.count; /* pictures are large: one at a time */
+        return job_pictures(job); /* pictures are large: one at a time */
     case SHOAL_PHASE_ENCODE:
         return 1;
     default:
@@ -332,17 +145,17 @@ struct run {
     const struct job *job;
     struct stage *stage;
     struct job_output *output;
-    struct text_lane *text[2];
-    struct dit_prompt *prompts[2];
-    struct dit_lane *lanes; /* [count * prompt_count]: picture by picture */
-    struct matrix *latents; /* [count] */
-    struct matrix *slots;   /* [count][SAMPLER_SLOTS]: the sampler's own; of the latent and of
-                               the answer none */
-    float *noise;           /* [count][latent] */
-    struct matrix *inputs;  /* [count]: what the model is shown, where that is not the latent */
-    struct matrix init;     /* the latent to begin with, if there is one */
-    struct rng *rngs;       /* [count]: each picture's, if the sampler draws too */
-    void **pointers;        /* to the lanes that walk */
+    struct text_lane **text;     /* [prompt_count] */
+    struct dit_prompt **prompts; /* [prompt_count] */
+    struct dit_lane *lanes;      /* [pictures * branches]: picture by picture */
+    struct matrix *latents;      /* [pictures] */
+    struct matrix *slots;        /* [pictures][SAMPLER_SLOTS]: the sampler's own; of the latent and
+                                    of the answer none */
+    float *noise;                /* [pictures][latent] */
+    struct matrix *inputs; /* [pictures]: what the model is shown, where that is not the latent */
+    struct matrix init;    /* the latent to begin with, if there is one */
+    struct rng *rngs;      /* [pictures]: each one's, if the sampler draws too */
+    void **pointers;       /* to the lanes that walk */
 };
 
 static uint64_t latent_size(const struct job *job)
@@ -363,23 +176,42 @@ static enum shoal_status run_text(struct run *r, struct shoal_error *error)
     return synchronise(r->stage, error);
 }
 
+/* As it is counted: without features and ids. */
+static struct dit_prompt_spec prompt_spec(const struct job *job, int32_t index)
+{
+    return (struct dit_prompt_spec){
+        .tokens = (int64_t)job->prompts[index][0].count - job_text(job)->skip,
+        .id_count = (int64_t)job->prompts[index][1].count,
+        .height = job->latent_height,
+        .width = job->latent_width,
+        .sigmas = job->schedule.blends,
+        .steps = job->schedule.steps,
+    };
+}
+
+uint64_t job_prompt_bytes(const struct job *job)
+{
+    uint64_t bytes = 0;
+
+    for (int32_t i = 1; i < job->prompt_count - (job->branches - 1); i++) {
+        const struct dit_prompt_spec spec = prompt_spec(job, i);
+
+        bytes += text_lane_bytes(job->model->parts[FAMILY_TEXT], (int64_t)job->prompts[i][0].count);
+        bytes += dit_prompt_bytes(job->model->parts[FAMILY_DIT], &spec);
+    }
+    return bytes;
+}
+
 static enum shoal_status run_context(struct run *r, struct shoal_error *error)
 {
     struct phase_pass p = job_phase(r->job, SHOAL_PHASE_CONTEXT);
     const int64_t skip = job_text(r->job)->skip, width = dit_config(p.model)->width;
 
     for (int32_t i = 0; i < r->job->prompt_count; i++) {
-        const struct dit_prompt_spec spec = {
-            .features = r->output->latents ? r->text[i]->features + skip * width : NULL,
-            .tokens = (int64_t)r->job->prompts[i][0].count - skip,
-            .ids = r->output->latents ? r->job->prompts[i][1].ids : NULL,
-            .id_count = (int64_t)r->job->prompts[i][1].count,
-            .height = r->job->latent_height,
-            .width = r->job->latent_width,
-            .sigmas = r->job->schedule.blends,
-            .steps = r->job->schedule.steps,
-        };
+        struct dit_prompt_spec spec = prompt_spec(r->job, i);
 
+        spec.features = r->output->latents ? r->text[i]->features + skip * width : NULL;
+        spec.ids = r->output->latents ? r->job->prompts[i][1].ids : NULL;
         TRY(dit_prompt_create(p.model, &spec, &r->prompts[i], error));
         r->pointers[i] = r->prompts[i];
     }
@@ -412,8 +244,8 @@ static enum shoal_status run_encode(struct run *r, struct shoal_error *error)
     return status;
 }
 
-/* Picture i's noise, the first and what samplers add, is that of seed + i, so that any of them can
- * be had alone again. */
+/* The noise of a prompt's picture i, the first and what samplers add, is that of seed + i, so that
+ * any of them can be had alone again. */
 static void draw_noise(
     struct run *r, int32_t picture, struct rng *rng, float scale, struct matrix to)
 {
@@ -437,7 +269,7 @@ static void start_picture(struct run *r, int32_t picture)
     struct rng rng, *kept = r->rngs ? &r->rngs[picture] : &rng;
     const float sigma = job->schedule.sigmas[0];
 
-    rng_init(kept, job->request.seed + (uint64_t)picture);
+    rng_init(kept, job->request.seed + (uint64_t)(picture % job->request.count));
     r->latents[picture] = exec_alloc_float(x, job->latent_channels, pixels);
     draw_noise(r, picture, kept, job->schedule.edm ? sigma : 1, r->latents[picture]);
     if (r->init.addr && job->schedule.edm)
@@ -449,19 +281,20 @@ static void start_picture(struct run *r, int32_t picture)
         slots[SAMPLER_NOISE] = exec_alloc_float(x, job->latent_channels, pixels);
     for (int32_t i = 0; i < job->sampler->kept; i++)
         slots[SAMPLER_KEPT + i] = exec_alloc_float(x, job->latent_channels, pixels);
-    for (int32_t k = 0; k < job->prompt_count; k++) {
-        struct dit_lane *lane = &r->lanes[picture * job->prompt_count + k];
+    for (int32_t k = 0; k < job->branches; k++) {
+        struct dit_lane *lane = &r->lanes[picture * job->branches + k];
 
-        lane->prompt = r->prompts[k];
+        lane->prompt =
+            r->prompts[k ? job->prompt_count - 1 : job->encoded[picture / job->request.count]];
         lane->latent = job->schedule.edm ? r->inputs[picture] : r->latents[picture];
         lane->velocity = exec_alloc_float(x, job->latent_channels, pixels);
-        r->pointers[picture * job->prompt_count + k] = lane;
+        r->pointers[picture * job->branches + k] = lane;
     }
 }
 
 static enum shoal_status start_pictures(struct run *r, struct shoal_error *error)
 {
-    for (int32_t i = 0; i < r->job->request.count; i++)
+    for (int32_t i = 0; i < job_pictures(r->job); i++)
         start_picture(r, i);
     exec_free(&r->stage->exec, &r->init);
     /* More noise will be drawn where this lies. */
@@ -477,7 +310,7 @@ static void move(struct run *r, int32_t picture, const struct sampler_move *m)
 
     memcpy(slots, &r->slots[picture * SAMPLER_SLOTS], sizeof slots);
     slots[SAMPLER_LATENT] = r->latents[picture];
-    slots[SAMPLER_ANSWER] = r->lanes[picture * r->job->prompt_count].velocity;
+    slots[SAMPLER_ANSWER] = r->lanes[picture * r->job->branches].velocity;
     if (m->keep == 0 && m->add == 1)
         x->ops->copy(x->stream, slots[m->to], slots[m->from]);
     else
@@ -494,7 +327,7 @@ static void show_latents(struct run *r, int32_t level)
     struct exec *x = &r->stage->exec;
     float shown = 1 - r->job->schedule.blends[level];
 
-    for (int32_t i = 0; r->job->schedule.edm && i < r->job->request.count; i++) {
+    for (int32_t i = 0; r->job->schedule.edm && i < job_pictures(r->job); i++) {
         x->ops->copy(x->stream, r->inputs[i], r->latents[i]);
         x->ops->blend(x->stream, r->inputs[i], shown, r->latents[i], 0);
     }
@@ -542,13 +375,13 @@ static enum shoal_status advance(
     const struct job *job = r->job;
     struct exec *x = &r->stage->exec;
 
-    for (int32_t i = 0; i < job->request.count; i++) {
-        const struct dit_lane *lane = &r->lanes[i * job->prompt_count];
+    for (int32_t i = 0; i < job_pictures(job); i++) {
+        const struct dit_lane *lane = &r->lanes[i * job->branches];
 
         if (call->draws)
             draw_noise(
                 r, i, r->rngs ? &r->rngs[i] : NULL, 1, r->slots[i * SAMPLER_SLOTS + SAMPLER_NOISE]);
-        if (job->prompt_count == 2) guide(r, lane);
+        if (job->branches == 2) guide(r, lane);
         if (job->schedule.edm) {
             float shown = 1 - job->schedule.blends[call->level];
 
@@ -563,13 +396,13 @@ static enum shoal_status advance(
 
 static void free_slots(struct run *r)
 {
-    for (int32_t i = 0; r->slots && i < r->job->request.count * SAMPLER_SLOTS; i++)
+    for (int32_t i = 0; r->slots && i < job_pictures(r->job) * SAMPLER_SLOTS; i++)
         exec_free(&r->stage->exec, &r->slots[i]);
 }
 
 static void free_inputs(struct run *r)
 {
-    for (int32_t i = 0; r->inputs && i < r->job->request.count; i++)
+    for (int32_t i = 0; r->inputs && i < job_pictures(r->job); i++)
         exec_free(&r->stage->exec, &r->inputs[i]);
 }
 
@@ -624,12 +457,12 @@ static enum shoal_status decode_picture(struct run *r, int32_t index, struct sho
 
 static enum shoal_status run_decode(struct run *r, struct shoal_error *error)
 {
-    for (int32_t i = 0; i < r->job->request.count; i++) {
+    for (int32_t i = 0; i < job_pictures(r->job); i++) {
         if (r->output->latents)
             exec_download(&r->stage->exec, r->output->latents + (uint64_t)i * latent_size(r->job),
                 r->latents[i]);
         TRY(decode_picture(r, i, error));
-        report_unit(r->stage, i + 1, r->job->request.count);
+        report_unit(r->stage, i + 1, job_pictures(r->job));
     }
     return SHOAL_OK;
 }
@@ -642,15 +475,17 @@ static void run_fini(struct run *r)
         dit_lane_fini(x, &r->lanes[i]);
         exec_free(x, &r->lanes[i].velocity);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int32_t i = 0; r->text && i < r->job->prompt_count; i++)
         text_lane_destroy(x, &r->text[i]);
+    for (int32_t i = 0; r->prompts && i < r->job->prompt_count; i++)
         dit_prompt_destroy(x, &r->prompts[i]);
-    }
-    for (int32_t i = 0; r->latents && i < r->job->request.count; i++)
+    for (int32_t i = 0; r->latents && i < job_pictures(r->job); i++)
         exec_free(x, &r->latents[i]);
     free_slots(r);
     free_inputs(r);
     exec_free(x, &r->init);
+    mem_free(r->text);
+    mem_free(r->prompts);
     mem_free(r->lanes);
     mem_free(r->latents);
     mem_free(r->slots);
@@ -662,17 +497,21 @@ static void run_fini(struct run *r)
 
 static enum shoal_status run_init(struct run *r, struct shoal_error *error)
 {
-    size_t count = (size_t)r->job->request.count;
+    const size_t count = (size_t)job_pictures(r->job), prompts = (size_t)r->job->prompt_count;
+    const size_t lanes = (size_t)job_lane_count(r->job);
     const bool draws = r->job->sampler->noisy, real = r->output->latents != NULL;
 
-    r->lanes = mem_calloc(count * 2, sizeof *r->lanes);
+    r->text = mem_calloc(prompts, sizeof *r->text);
+    r->prompts = mem_calloc(prompts, sizeof *r->prompts);
+    r->lanes = mem_calloc(lanes, sizeof *r->lanes);
     r->latents = mem_calloc(count, sizeof *r->latents);
     r->slots = mem_calloc(count * SAMPLER_SLOTS, sizeof *r->slots);
     r->inputs = mem_calloc(count, sizeof *r->inputs);
     if (real) r->noise = mem_calloc(count * latent_size(r->job), sizeof *r->noise);
     if (real && draws) r->rngs = mem_calloc(count, sizeof *r->rngs);
-    r->pointers = mem_calloc(count * 2, sizeof *r->pointers);
-    if (!r->lanes || !r->latents || !r->slots || !r->inputs ||
+    /* Every prompt that was encoded has a lane. */
+    r->pointers = mem_calloc(lanes, sizeof *r->pointers);
+    if (!r->text || !r->prompts || !r->lanes || !r->latents || !r->slots || !r->inputs ||
         (real && (!r->noise || (draws && !r->rngs))) || !r->pointers)
         FAIL_MEMORY(error);
     return SHOAL_OK;

@@ -18,9 +18,12 @@ struct job {
     struct noise_levels levels; /* that the schedule's are chosen from */
     struct schedule schedule;
     int32_t calls; /* of the DiT in a picture's sampling: sampler_calls */
-    /* Conditional, then unconditional if guided; each in the model's tokenizers. */
-    struct chat_tokens prompts[2][MODEL_TOKENIZERS];
+    /* The request's prompts, each once, then the negative one if guided; in the model's
+     * tokenizers. */
+    struct chat_tokens (*prompts)[MODEL_TOKENIZERS];
     int32_t prompt_count;
+    int32_t *encoded; /* [job_prompts]: where each of the request's is among these */
+    int32_t branches; /* of a picture: conditional, and unconditional if guided */
     int64_t latent_height, latent_width, latent_channels;
     /* The picture to begin with, if there is one: [height, width, 3], and what encodes it. */
     uint8_t *init;
@@ -48,9 +51,33 @@ void job_fini(struct job *job); /* accepts a zeroed one */
 /* Threads to compute with. */
 int job_threads(const struct job *job);
 
+/* Prompts to paint. */
+static inline int32_t job_prompts(const struct job *job)
+{
+    return 1 + job->request.more_prompt_count;
+}
+
+static inline const char *job_prompt(const struct job *job, int32_t index)
+{
+    return index ? job->request.more_prompts[index - 1] : job->request.prompt;
+}
+
+/* "prompt", or of several "prompt 2". */
+#define JOB_PROMPT_NAME_BYTES 32
+const char *job_prompt_name(const struct job *job, int32_t index, char name[JOB_PROMPT_NAME_BYTES]);
+
+/* All pictures: those of the first prompt, then those of the next. */
+static inline int32_t job_pictures(const struct job *job)
+{
+    return job->request.count * job_prompts(job);
+}
+
+/* Host memory that its prompts take while it runs, the first and the negative one apart. */
+uint64_t job_prompt_bytes(const struct job *job);
+
 static inline int32_t job_lane_count(const struct job *job)
 {
-    return job->request.count * job->prompt_count;
+    return job_pictures(job) * job->branches;
 }
 
 /* ---- stages ---- */
@@ -94,7 +121,7 @@ struct stage {
 
 /* Where the results go. The host side of copies, so it must outlive the job's run. */
 struct job_output {
-    float *latents; /* [count][channels * height * width]; NULL when counting */
+    float *latents; /* [pictures][channels * height * width]; NULL when counting */
     float
         *image; /* [3, 8 height * 8 width]: the one being decoded, or encoded; NULL when counting */
     /* Called with image `index` in `image`; NULL when counting. */

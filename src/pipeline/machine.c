@@ -72,16 +72,17 @@ enum shoal_status plan_target(const struct shoal_request *request, struct target
 #define CHUNK_BYTES 128
 #define SPAN_BYTES 256
 
-/* The pictures, their latents and the noise that they start from. */
+/* The pictures, their latents and the noise that they start from, and what is made of
+ * further prompts: PROGRAM_BYTES has the first and the negative one. */
 static uint64_t result_bytes(const struct job *job)
 {
     uint64_t pixels = (uint64_t)job->request.width * (uint64_t)job->request.height;
     uint64_t latents =
         (uint64_t)(job->latent_channels * job->latent_height * job->latent_width) * sizeof(float);
-    uint64_t count = (uint64_t)job->request.count, begin = 0;
+    uint64_t count = (uint64_t)job_pictures(job), begin = job_prompt_bytes(job);
 
     /* The picture to begin with, and its file, which is forgotten, but not always given back. */
-    if (job->init) begin = 3 * pixels + job->init_file_bytes + (1 << 20);
+    if (job->init) begin += 3 * pixels + job->init_file_bytes + (1 << 20);
     /* And one decoded picture in F32; its PNG is not larger than its pixels by more than a little.
      */
     if (job->sampler->noisy) latents += sizeof(struct rng) / 2 + 1;

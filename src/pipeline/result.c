@@ -14,7 +14,9 @@ void shoal_result_destroy(struct shoal_result **result)
     if (!r) return;
     mem_free(r->latents);
     mem_free(r->pixels);
-    mem_free(r->prompt);
+    for (int32_t i = 0; i < r->prompt_count; i++)
+        mem_free(r->prompts[i]);
+    mem_free(r->prompts);
     mem_free(r->negative_prompt);
     mem_free(r->model);
     mem_free(r->loras);
@@ -35,13 +37,16 @@ int32_t shoal_result_count(const struct shoal_result *result)
 
 void shoal_result_image(const struct shoal_result *result, int32_t index, struct shoal_image *image)
 {
+    const int32_t each = result->count / result->prompt_count;
+
     *image = (struct shoal_image){
         .width = result->width,
         .height = result->height,
         .rgb = result->pixels + (size_t)index * result->pixel_bytes,
         .latents = result->latents + (size_t)index * result->latent_count,
         .latent_count = result->latent_count,
-        .seed = result->seed + (uint64_t)index,
+        .seed = result->seed + (uint64_t)(index % each),
+        .prompt = result->prompts[index / each],
     };
 }
 
@@ -59,6 +64,7 @@ enum shoal_status shoal_result_write_png(
         FAIL(
             error, SHOAL_E_INVALID, "picture %d is not between 0 and %d", index, result->count - 1);
     shoal_result_image(result, index, &image);
+    settings.prompt = image.prompt;
     settings.seed = image.seed;
     TRY(png_parameters(&settings, &parameters, error));
     const struct png_entry entries[] = {

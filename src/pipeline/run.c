@@ -50,7 +50,7 @@ static int32_t units(const struct job *job, enum shoal_phase phase)
     case SHOAL_PHASE_STEPS:
         return job->calls;
     case SHOAL_PHASE_DECODE:
-        return job->request.count;
+        return job_pictures(job);
     case SHOAL_PHASE_ENCODE:
         return 1;
     default:
@@ -324,6 +324,19 @@ static char *name_loras(const struct request_adapters *adapters)
     return NULL;
 }
 
+/* False: out of memory. */
+static bool copy_prompts(struct shoal_result *result, const struct job *job)
+{
+    result->prompts = mem_calloc((size_t)job_prompts(job), sizeof *result->prompts);
+    if (!result->prompts) return false;
+    result->prompt_count = job_prompts(job);
+    for (int32_t i = 0; i < result->prompt_count; i++) {
+        result->prompts[i] = mem_strdup(job_prompt(job, i));
+        if (!result->prompts[i]) return false;
+    }
+    return true;
+}
+
 static enum shoal_status result_create(
     const struct shoal_plan *plan, struct shoal_result **result, struct shoal_error *error)
 {
@@ -335,18 +348,16 @@ static enum shoal_status result_create(
     if (!new) FAIL_MEMORY(error);
     new->width = r->width;
     new->height = r->height;
-    new->count = r->count;
+    new->count = job_pictures(job);
     new->seed = r->seed;
     new->latent_count = (size_t)(job->latent_channels * job->latent_height * job->latent_width);
     new->pixel_bytes = (size_t)r->width *(size_t)r->height * 3;
-    new->latents = mem_calloc((size_t)r->count * new->latent_count, sizeof *new->latents);
-    new->pixels = mem_calloc((size_t)r->count, new->pixel_bytes);
-    new->prompt = mem_strdup(r->prompt);
+    new->latents = mem_calloc((size_t) new->count *new->latent_count, sizeof *new->latents);
+    new->pixels = mem_calloc((size_t) new->count, new->pixel_bytes);
     new->negative_prompt = mem_strdup(r->negative_prompt);
     new->model = mem_strdup(job->model->name);
     new->loras = name_loras(&plan->adapters);
-    new->settings = (struct png_settings){.prompt = new->prompt,
-        .negative_prompt = new->negative_prompt,
+    new->settings = (struct png_settings){.negative_prompt = new->negative_prompt,
         .sampler = job->sampler->name,
         .schedule = strcmp(r->schedule, schedules[0]->name) ? r->schedule : NULL,
         .model = new->model,
@@ -357,8 +368,8 @@ static enum shoal_status result_create(
         .cfg = r->cfg,
         .shift = r->shift,
         .strength = r->init ? r->strength : 0};
-    if (!new->latents || !new->pixels || !new->prompt || !new->negative_prompt || !new->model ||
-        (plan->adapters.count && !new->loras)) {
+    if (!new->latents || !new->pixels || !copy_prompts(new, job) || !new->negative_prompt ||
+        !new->model || (plan->adapters.count && !new->loras)) {
         status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
         shoal_result_destroy(&new);
     }

@@ -8,14 +8,17 @@
 
 struct shoal_result {
     int32_t width, height, count;
-    uint64_t seed;  /* of picture 0 */
+    uint64_t seed;  /* of each prompt's first picture */
     float *latents; /* [count][latent_count] */
     size_t latent_count;
     uint8_t *pixels; /* [count][pixel_bytes]: height x width x 3 */
     size_t pixel_bytes;
-    char *prompt, *negative_prompt, *model;
-    char *loras;                  /* NULL: none */
-    struct png_settings settings; /* borrows them; the seed is picture 0's */
+    char **prompts; /* each has as many pictures, one prompt's after the other's */
+    int32_t prompt_count;
+    char *negative_prompt, *model;
+    char *loras; /* NULL: none */
+    struct png_settings
+        settings; /* borrows them; without what is a picture's own: prompt and seed */
     struct shoal_report report;
     struct trace *trace; /* NULL unless the request asked for one */
 };

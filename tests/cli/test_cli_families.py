@@ -27,7 +27,8 @@ def make(folder, family, *options):
 
 def paint(folder, model, *args):
     """The picture's hash."""
-    result = shoal("generate", "-m", model, "-p", "a cat", "--json", *SIZE, *args,
+    prompt = [] if "-p" in args else ["-p", "a cat"]
+    result = shoal("generate", "-m", model, *prompt, "--json", *SIZE, *args,
                    "-o", os.path.join(folder, "picture.png"))
     expect(result.code == 0, result)
     return json.loads(result.out)["pictures"][0]["picture_xxh3_128"]

@@ -82,6 +82,7 @@ def host_memory_never_exceeds_the_plan(folder):
                   "1"],
                  [*SMALL, "--threads", "1", *least("--threads", "1", *SMALL)],
                  [*SMALL, "--threads", "7", "--count", "9"],
+                 [*SMALL, *(word for i in range(40) for word in ("-p", f"a boat, {i} " * 30))],
                  ["--width", "256", "--height", "192", "--steps", "1", "--vram", "32MiB"],
                  [*begun, *least(*begun)], [*begun, "--count", "3", "--sampler", "heun"],
                  [*long, *least(*SMALL, "--steps", "40")[:2]]):

@@ -196,6 +196,65 @@ static void test_lanes_and_counts(void **state)
     shoal_result_destroy(&single);
 }
 
+/* Picture `index` of the request's is the only one that `alone` paints. */
+static void expect_picture(
+    const struct shoal_result *result, int32_t index, const struct shoal_request *alone)
+{
+    struct shoal_error error = {0};
+    struct shoal_plan *plan = plan_for(alone);
+    struct shoal_result *single = NULL;
+    struct shoal_image a, b;
+
+    assert_ok(shoal_run(plan, NULL, &single, &error));
+    shoal_plan_destroy(&plan);
+    shoal_result_image(result, index, &a);
+    shoal_result_image(single, 0, &b);
+    assert_int_equal(a.seed, b.seed);
+    assert_string_equal(a.prompt, alone->prompt);
+    assert_memory_equal(a.latents, b.latents, a.latent_count * sizeof(float));
+    assert_memory_equal(a.rgb, b.rgb, (size_t)a.width * (size_t)a.height * 3);
+    shoal_result_destroy(&single);
+}
+
+/* Several prompts: each picture is that of a run of its own, whoever shares a pass. */
+static void test_prompts(void **state)
+{
+    static const char *const more[] = {
+        "two long blue dragons over a river at night", "a red apple"};
+    struct shoal_request r = request(), alone;
+    struct shoal_error error = {0};
+    struct shoal_result *result = NULL;
+    struct shoal_plan_summary s;
+    struct shoal_plan *plan;
+    uint64_t reference;
+
+    (void)state;
+    r.steps = 2;
+    r.sampler = "euler_ancestral";
+    r.count = 2;
+    alone = r;
+    alone.count = 1;
+    r.more_prompts = more;
+    r.more_prompt_count = 2;
+    plan = plan_for(&r);
+    assert_ok(shoal_run(plan, NULL, &result, &error));
+    shoal_plan_destroy(&plan);
+    assert_int_equal(shoal_result_count(result), 6);
+    reference = hash_of(result);
+    for (int32_t i = 0; i < 6; i += STRIDE) {
+        alone.prompt = i < 2 ? r.prompt : more[i / 2 - 1];
+        alone.seed = r.seed + (uint64_t)(i % 2);
+        expect_picture(result, i, &alone);
+    }
+    shoal_result_destroy(&result);
+    s = summary_of(&r);
+    r.vram_bytes = s.least_vram_bytes;
+    assert_int_equal(run(&r), reference);
+    r.vram_bytes = (s.least_vram_bytes + s.full_vram_bytes) / 2;
+    for (r.lanes = 1; r.lanes <= 12; r.lanes += 4 * STRIDE)
+        assert_int_equal(run(&r), reference);
+}
+
 static void test_threads_do_not_matter(void **state)
 {
     struct shoal_request r = request();
@@ -591,13 +650,15 @@ static void test_bad_pictures(void **state)
 
 static void test_bad_requests(void **state)
 {
-    struct shoal_request cases[14];
-    static const char *const names[14] = {"prompt", "width", "height", "steps", "count", "cfg",
+    static const char *const few[] = {"a cat", NULL};
+    struct shoal_request cases[18];
+    static const char *const names[18] = {"prompt", "width", "height", "steps", "count", "cfg",
         "shift", "sampler", "--resident-blocks", "device", "buffer", "wire", "--vae-strips",
-        "schedule"};
+        "schedule", "more_prompt_count", "more_prompt_count", "prompt 3",
+        "33 pictures of each of 2"};
 
     (void)state;
-    for (int i = 0; i < 14; i++)
+    for (int i = 0; i < 18; i++)
         cases[i] = request();
     cases[0].prompt = NULL;
     cases[1].width = 100;
@@ -613,7 +674,14 @@ static void test_bad_requests(void **state)
     cases[11].wire = (enum shoal_wire)77;
     cases[12].vae_strips = (enum shoal_strips)77;
     cases[13].schedule = "nonesuch";
-    for (int i = 0; i < 14; i++) {
+    cases[14].more_prompt_count = -1;
+    cases[15].more_prompt_count = SHOAL_MAX_PICTURES;
+    for (int i = 16; i < 18; i++)
+        cases[i].more_prompts = few;
+    cases[16].more_prompt_count = 2;
+    cases[17].more_prompt_count = 1;
+    cases[17].count = 33;
+    for (int i = 0; i < 18; i++) {
         struct shoal_error error = {0};
         struct shoal_plan *plan = (struct shoal_plan *)&cases;
 
@@ -630,6 +698,7 @@ int main(void)
         cmocka_unit_test(test_slots_and_buffers),
         cmocka_unit_test(test_residents),
         cmocka_unit_test(test_lanes_and_counts),
+        cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_threads_do_not_matter),
         cmocka_unit_test(test_hard_cap),
         cmocka_unit_test(test_least_budget_of_options),

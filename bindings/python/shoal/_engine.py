@@ -138,7 +138,7 @@ class Model(c.Owner):
         """The folder's or the file's own name."""
         return library.shoal_model_name(self._open()).decode()
 
-    def plan(self, prompt: str, *, negative_prompt: Optional[str] = None,
+    def plan(self, prompt: Union[str, Sequence[str]], *, negative_prompt: Optional[str] = None,
              width: Optional[int] = None, height: Optional[int] = None,
              steps: Optional[int] = None, count: Optional[int] = None,
              cfg: Optional[float] = None, shift: Optional[float] = None,
@@ -158,8 +158,9 @@ class Model(c.Owner):
 
         What is None is the model's default, or for the plan to decide; memory is unlimited.
 
+        prompt           one, or several: the pictures of the first, then those of the next
         width, height    pixels, multiples of 16
-        count            pictures, 1..64; picture i has seed + i
+        count            pictures of each prompt, 1..64 in all; a prompt's picture i has seed + i
         cfg              ComfyUI's scale, where 1 is off
         sampler          see samplers(); as a step counts each call of the model
         schedule         of noise levels: see samplers()
@@ -191,12 +192,19 @@ class Model(c.Owner):
         library.shoal_request_init(byref(request), self._open())
         if init is not None and width is None and height is None:
             width = height = 0
-        c.fill(request, prompt=prompt, negative_prompt=negative_prompt, width=width,
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        if not prompts:
+            raise ValueError("prompt is an empty list")
+        c.fill(request, prompt=prompts[0], negative_prompt=negative_prompt, width=width,
                height=height, steps=steps, count=count, cfg=cfg, shift=shift, seed=seed,
                sampler=sampler, schedule=schedule, init=init, strength=strength, vram=vram, ram=ram,
                resident_blocks=resident_blocks, prefetch_slots=prefetch_slots, buffer=buffer,
                wire=wire, host_format=host_format, pin=pin, lanes=lanes, vae_strips=vae_strips,
                device=device, threads=threads, trace=trace, rates=rates, on=on)
+        more = [c.text_bytes("prompt", one) for one in prompts[1:]]
+        if more:
+            request.more_prompts = (ctypes.c_char_p * len(more))(*more)
+            request.more_prompt_count = len(more)
         adapters = [one if isinstance(one, tuple) else (one, 1.0) for one in loras or ()]
         structs = (c.LoraStruct * len(adapters))()
         for struct, (path, amount) in zip(structs, adapters):
@@ -349,6 +357,11 @@ class Result(c.Owner):
         return [image.seed for image in self._all()]
 
     @property
+    def prompts(self) -> list[str]:
+        """Of each picture."""
+        return [image.prompt.decode() for image in self._all()]
+
+    @property
     def report(self) -> Report:
         report = c.ReportStruct()
         library.shoal_result_report(self._open(), byref(report))
@@ -367,7 +380,8 @@ class Result(c.Owner):
         c.check(library.shoal_result_write_trace, self._open(), c.text_bytes("path", path))
 
 
-def generate(model: Path, prompt: str, *, progress: Optional[Callable[[Progress], Any]] = None,
+def generate(model: Path, prompt: Union[str, Sequence[str]], *,
+             progress: Optional[Callable[[Progress], Any]] = None,
              cancelled: Optional[Callable[[], bool]] = None, **options: Any) -> Result:
     """Opens a model, plans and runs, in one call. The options are those of Model.plan."""
     with Model(model, ram=options.get("ram")) as opened:

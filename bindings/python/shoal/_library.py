@@ -84,7 +84,8 @@ class Request(Struct):
                 ("lanes", c_int32), ("vae_strips", c_int), ("device", c_char_p),
                 ("threads", c_int32), ("trace", c_bool), ("rates_path", c_char_p),
                 ("on", c_char_p), ("schedule", c_char_p), ("init", c_char_p),
-                ("strength", c_float), ("loras", POINTER(LoraStruct)), ("lora_count", c_size_t)]
+                ("strength", c_float), ("loras", POINTER(LoraStruct)), ("lora_count", c_size_t),
+                ("more_prompts", POINTER(c_char_p)), ("more_prompt_count", c_int32)]
 
 
 class PlanSummaryStruct(Struct):
@@ -133,7 +134,8 @@ class ReportStruct(Struct):
 class Image(Struct):
     c_name = "shoal_image"
     _fields_ = [("width", c_int32), ("height", c_int32), ("rgb", POINTER(c_uint8)),
-                ("latents", POINTER(c_float)), ("latent_count", c_size_t), ("seed", c_uint64)]
+                ("latents", POINTER(c_float)), ("latent_count", c_size_t), ("seed", c_uint64),
+                ("prompt", c_char_p)]
 
 
 class StoreTensor(Struct):

@@ -63,6 +63,21 @@ class Pictures(Case):
                     self.assertEqual(mine.read(), its.read())
 
     @needs_numpy
+    def test_several_prompts(self) -> None:
+        prompts = [PROMPT, "two dogs"]
+        with self.model.plan(prompts, count=2, lanes=3, **SMALL) as plan, plan.run() as result:
+            self.assertEqual(plan.json()["pictures"], 4)
+            self.assertEqual(result.prompts, [PROMPT, PROMPT, "two dogs", "two dogs"])
+            alone = [latents for prompt in prompts
+                     for latents in self.model.plan(prompt, count=2, **SMALL).run().latents]
+            for mine, other in zip(result.latents, alone):
+                self.assertEqual(mine.tobytes(), other.tobytes())
+        with self.assertRaisesRegex(ValueError, "empty"):
+            self.model.plan([])
+        with self.assertRaisesRegex(ValueError, "NUL"):
+            self.model.plan([PROMPT, "a\0b"])
+
+    @needs_numpy
     def test_budgets_change_no_bit(self) -> None:
         free = shoal.generate(MODEL, PROMPT, **SMALL)
         plan = self.model.plan(PROMPT, **SMALL)

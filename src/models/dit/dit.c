@@ -39,28 +39,47 @@ static enum shoal_status make_tables(
     return p->config->family->fill(p, spec, error);
 }
 
+/* All but what is made of numbers. */
+static struct dit_prompt measured(const struct model *model, const struct dit_prompt_spec *spec)
+{
+    const struct dit_config *config = dit_config(model);
+    const int64_t patch = config->family->patch;
+    struct dit_prompt p = {.config = config,
+        .tokens = spec->tokens,
+        .padded = spec->tokens,
+        .ids = spec->id_count,
+        .height = spec->height,
+        .width = spec->width,
+        .image_tokens = spec->height / patch * (spec->width / patch),
+        .steps = spec->steps,
+        .features = spec->features};
+
+    p.image_padded = p.image_tokens;
+    config->family->measure(&p);
+    return p;
+}
+
+uint64_t dit_prompt_bytes(const struct model *model, const struct dit_prompt_spec *spec)
+{
+    const struct dit_prompt p = measured(model, spec);
+    int64_t numbers = 0;
+
+    for (int i = 0; i < DIT_TABLES; i++)
+        numbers += p.tables[i].rows * p.tables[i].cols;
+    return (uint64_t)numbers * sizeof(float);
+}
+
 enum shoal_status dit_prompt_create(const struct model *model, const struct dit_prompt_spec *spec,
     struct dit_prompt **prompt, struct shoal_error *error)
 {
-    const struct dit_config *config = dit_config(model);
-    const struct dit_family *family = config->family;
     struct dit_prompt *p;
     enum shoal_status status;
 
     *prompt = NULL;
-    TRY(check_spec(family, spec, error));
+    TRY(check_spec(dit_config(model)->family, spec, error));
     p = mem_calloc(1, sizeof *p);
     if (!p) FAIL_MEMORY(error);
-    p->config = config;
-    p->tokens = p->padded = spec->tokens;
-    p->ids = spec->id_count;
-    p->height = spec->height;
-    p->width = spec->width;
-    p->image_tokens = spec->height / family->patch * (spec->width / family->patch);
-    p->image_padded = p->image_tokens;
-    p->steps = spec->steps;
-    p->features = spec->features;
-    family->measure(p);
+    *p = measured(model, spec);
     *prompt = p;
     if (!spec->features) return SHOAL_OK; /* only counted: nothing is copied */
     status = make_tables(p, spec, error);

@@ -110,6 +110,8 @@ struct dit_prompt_spec {
 
 enum shoal_status dit_prompt_create(const struct model *model, const struct dit_prompt_spec *spec,
     struct dit_prompt **prompt, struct shoal_error *error) SHOAL_CHECKED;
+/* Host memory that its tables take. */
+uint64_t dit_prompt_bytes(const struct model *model, const struct dit_prompt_spec *spec);
 /* Frees its scratch too. The stream must have been synchronised since the context pass. */
 void dit_prompt_destroy(struct exec *x, struct dit_prompt **prompt);
 

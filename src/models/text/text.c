@@ -93,6 +93,17 @@ fail:
     return status;
 }
 
+uint64_t text_lane_bytes(const struct model *model, int64_t tokens)
+{
+    struct text_lane lane = {.model = model, .config = text_config(model), .tokens = tokens};
+    int64_t numbers = 2 * tokens * lane.config->width;
+
+    lane.config->family->measure(&lane);
+    for (int i = 0; i < TEXT_TABLES; i++)
+        numbers += lane.tables[i].rows * lane.tables[i].cols;
+    return (uint64_t)numbers * sizeof(float);
+}
+
 void text_lane_destroy(struct exec *x, struct text_lane **lane)
 {
     struct text_lane *l = *lane;

@@ -66,6 +66,8 @@ struct text_lane {
  */
 enum shoal_status text_lane_create(const struct model *model, const int32_t *ids, int64_t tokens,
     struct text_lane **lane, struct shoal_error *error) SHOAL_CHECKED;
+/* Host memory that a lane of so many tokens takes. */
+uint64_t text_lane_bytes(const struct model *model, int64_t tokens);
 /* The stream must have been synchronised since the pass. */
 void text_lane_destroy(struct exec *x, struct text_lane **lane);
 

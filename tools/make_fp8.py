@@ -49,34 +49,35 @@ def magnitudes(kind):
     return values
 
 
-class Codes(dict):
-    """The code of each BF16 number over `scale`: the nearest one, the even of two as near."""
-
-    def __init__(self, values, scale):
-        self.values, self.scale = values, scale
-
-    def __missing__(self, half):
-        value = f32(abs(from_bf16(half & 0x7fff)) / self.scale)
-        high = min(bisect.bisect_left(self.values, value), len(self.values) - 1)
-        low = max(high - 1, 0)
-        up, down = self.values[high] - value, value - self.values[low]
-        code = high if up < down or (up == down and high % 2 == 0) else low
-        self[half] = code | half >> 8 & 0x80
-        return self[half]
+def code_of(half, values, scale):
+    """The code of a BF16 number over `scale`: the nearest one, the even of two as near."""
+    value = f32(abs(from_bf16(half & 0x7fff)) / scale)
+    high = min(bisect.bisect_left(values, value), len(values) - 1)
+    low = max(high - 1, 0)
+    up, down = values[high] - value, value - values[low]
+    return (high if up < down or (up == down and high % 2 == 0) else low) | half >> 8 & 0x80
 
 
 def quantise(data, kind, scaled):
-    """Codes, the scale and what they mean in BF16."""
+    """Codes and the scale. What a tensor has many of is worked out once."""
     halves = array.array("H", data)
+    distinct = set(halves)
     values, scale = magnitudes(kind), 1.0
     if scaled:
-        most = from_bf16(max(half & 0x7fff for half in halves))
-        scale = f32(most / MOST[kind]) or 1.0
-    codes = Codes(values, scale)
-    stored = bytes(codes[half] for half in halves)
+        scale = f32(from_bf16(max(half & 0x7fff for half in distinct)) / MOST[kind]) or 1.0
+    codes = {half: code_of(half, values, scale) for half in distinct}
+    return bytes(map(codes.__getitem__, halves)), scale
+
+
+def widen(stored, kind, scale):
+    """What codes mean, in BF16."""
+    values = magnitudes(kind)
     means = [to_bf16(f32((values[c & 0x7f] if c & 0x7f < len(values) else 0.0) * scale)) | (c & 0x80) << 8
              for c in range(256)]
-    return stored, scale, array.array("H", (means[c] for c in stored)).tobytes()
+    wide = bytearray(2 * len(stored))
+    wide[0::2] = stored.translate(bytes(mean & 0xff for mean in means))
+    wide[1::2] = stored.translate(bytes(mean >> 8 for mean in means))
+    return bytes(wide)
 
 
 def read(path):
@@ -125,9 +126,9 @@ def convert(metadata, tensors, kind, keys, wide):
         if not matrix:
             made[name] = (dtype, shape, data)
             continue
-        codes, scale, means = quantise(data, kind, keys != "none")
+        codes, scale = quantise(data, kind, keys != "none")
         if wide:
-            made[name] = (dtype, shape, means)
+            made[name] = (dtype, shape, widen(codes, kind, scale))
             continue
         made[name] = (DTYPES[kind], shape, codes)
         describe(keys, name[:-len(".weight")], kind, scale, made, layers)

@@ -3,7 +3,7 @@
 
 build        as users build it
 build-asan   AddressSanitizer and UndefinedBehaviorSanitizer: every test again, but those of the
-             program that wait for measurements (what they call has tests of its own)
+             program that wait for measurements or take long (what they call has tests of its own)
 build-tsan   ThreadSanitizer: what starts threads
 
 A test is a cmocka case, a TAP line of a script, or a check of the sources.
@@ -26,7 +26,7 @@ BUILDS = [
     # Compiling kernels takes its time: those for sm_80 run on newer cards too.
     ("build", ["-Dgpu_archs=80"], []),
     ("build-asan", ["-Db_sanitize=address,undefined", "-Dcuda=disabled", "-Db_lundef=false",
-                    "-Doptimization=2", "-Ddebug=true"], ["--no-suite", "measuring"]),
+                    "-Doptimization=2", "-Ddebug=true"], ["--no-suite", "measuring", "--no-suite", "slow"]),
     ("build-tsan", ["-Db_sanitize=thread", "-Dcuda=disabled", "-Db_lundef=false", "-Doptimization=2",
                     "-Ddebug=true"], ["--suite", "thread"]),
 ]

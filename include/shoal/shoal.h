@@ -208,7 +208,9 @@ struct shoal_request {
     int32_t count; /* pictures of each prompt, 1..64 with those of all prompts; picture
                       i of a prompt has seed + i */
     float cfg;     /* uncond + cfg (cond - uncond), so 1 is off; diffusers' guidance_scale + 1 */
-    float shift;   /* of the flow-matching schedule: sigma = s t / (1 + (s - 1) t) */
+    float
+        shift; /* of the flow-matching schedule: sigma = s t / (1 + (s - 1) t); 0: of models whose
+                  shift follows the size (Qwen-Image) that, and all there is for Cosmos-Predict2 */
     uint64_t seed; /* its low 32 bits count, as in torch's CPU generator */
 
     uint64_t vram_bytes;     /* hard cap on device memory; SHOAL_UNLIMITED */

@@ -159,6 +159,7 @@ static enum shoal_status resolve_levels(
 
     *levels = (struct noise_levels){.edm = s->edm,
         .shift = own ? (double)s->shift : (double)request->shift,
+        .table = s->table,
         .dynamic = own && !s->edm,
         .terminal = (double)s->terminal};
     if (s->edm && !own)

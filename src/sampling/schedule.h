@@ -19,7 +19,8 @@
  */
 struct noise_levels {
     bool edm;
-    double shift; /* of flow matching */
+    double shift;  /* of flow matching */
+    int32_t table; /* how many levels schedules choose among; 0: 1000 */
     /* For the model's own schedule alone: */
     bool dynamic; /* the shift is e^mu, rounded as diffusers' dynamic shifting rounds it (a
                      scheduler with use_dynamic_shifting, time_shift_type "exponential") */

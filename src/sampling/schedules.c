@@ -1,9 +1,9 @@
 /*
  * The schedules that ComfyUI's users know (comfy/samplers.py, comfy/k_diffusion/sampling.py). They
  * choose among, or between the ends of, a table of 1000 noise levels: of flow matching sigma(t) =
- * shift t / (1 + (shift - 1) t) at t = 1/1000, 2/1000 ... 1, of EDM (comfy/model_sampling.py:
- * ModelSamplingCosmosRFlow) even in the logarithm from 0.002 to 80. What is shifted is in single
- * precision, as there; the rest is in double and rounded once.
+ * shift t / (1 + (shift - 1) t) at t = 1/1000, 2/1000 ... 1 (or 1/10000 ...: ModelSamplingFlux), of
+ * EDM (comfy/model_sampling.py: ModelSamplingCosmosRFlow) even in the logarithm from 0.002 to 80.
+ * What is shifted is in single precision, as there; the rest is in double and rounded once.
  */
 #include "sampling/schedule.h"
 
@@ -15,6 +15,11 @@
 
 #define EDM_LOWEST 0.002
 #define EDM_HIGHEST 80.0
+
+static int32_t table(const struct noise_levels *levels)
+{
+    return levels->table ? levels->table : LEVELS;
+}
 
 /* The noise level at a time: what the model is told of it, 0 to 1. */
 static float sigma_at(float t, const struct noise_levels *levels)
@@ -28,8 +33,8 @@ static float level(int32_t index, const struct noise_levels *levels)
 {
     double low = log(EDM_LOWEST), high = log(EDM_HIGHEST);
 
-    if (levels->edm) return (float)exp(low + (high - low) * index / (LEVELS - 1));
-    return sigma_at((float)(index + 1) / (float)LEVELS, levels);
+    if (levels->edm) return (float)exp(low + (high - low) * index / (table(levels) - 1));
+    return sigma_at((float)(index + 1) / (float)table(levels), levels);
 }
 
 /* The time of that level, as the model is told it. */
@@ -49,7 +54,8 @@ static double part(int32_t i, int32_t count)
 static void fill_simple(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
     for (int32_t i = 0; i < count; i++)
-        sigmas[i] = level(LEVELS - 1 - (int32_t)(i * ((double)LEVELS / count)), levels);
+        sigmas[i] =
+            level(table(levels) - 1 - (int32_t)(i * ((double)table(levels) / count)), levels);
 }
 
 /*
@@ -59,7 +65,7 @@ static void fill_simple(float *sigmas, int32_t count, const struct noise_levels 
  */
 static void fill_normal(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
-    float first = level_time(LEVELS - 1, levels), last = level_time(0, levels);
+    float first = level_time(table(levels) - 1, levels), last = level_time(0, levels);
     int32_t points = sigma_at(last, levels) <= 1e-5f ? count + 1 : count;
 
     for (int32_t i = 0; i < count; i++) {
@@ -71,7 +77,7 @@ static void fill_normal(float *sigmas, int32_t count, const struct noise_levels 
 
 void schedule_fill_karras(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
-    double first = pow((double)level(LEVELS - 1, levels), 1 / KARRAS_RHO);
+    double first = pow((double)level(table(levels) - 1, levels), 1 / KARRAS_RHO);
     double last = pow((double)level(0, levels), 1 / KARRAS_RHO);
 
     for (int32_t i = 0; i < count; i++)
@@ -80,7 +86,8 @@ void schedule_fill_karras(float *sigmas, int32_t count, const struct noise_level
 
 static void fill_exponential(float *sigmas, int32_t count, const struct noise_levels *levels)
 {
-    double first = log((double)level(LEVELS - 1, levels)), last = log((double)level(0, levels));
+    double first = log((double)level(table(levels) - 1, levels)),
+           last = log((double)level(0, levels));
 
     for (int32_t i = 0; i < count; i++)
         sigmas[i] = (float)exp(first + (last - first) * part(i, count));
@@ -131,7 +138,8 @@ static void fill_beta(float *sigmas, int32_t count, const struct noise_levels *l
 {
     for (int32_t i = 0; i < count; i++)
         sigmas[i] = level(
-            (int32_t)rint(beta_place(1 - i * (1.0 / count), BETA_SHAPE) * (LEVELS - 1)), levels);
+            (int32_t)rint(beta_place(1 - i * (1.0 / count), BETA_SHAPE) * (table(levels) - 1)),
+            levels);
 }
 
 static const struct schedule_kind simple = {.name = "simple",

@@ -10,13 +10,18 @@
 
 #include <errno.h>
 
+/* Where there are thousands of allocations, a first run of them and then some. */
 static struct sweep memory(enum stage stage)
 {
     return (struct sweep){.stage = stage,
         .fault = {.call = INJECT_ALLOC, .code = ENOMEM},
         .failure = SHOAL_E_MEMORY,
-        .dense = stage == STAGE_RUN ? 60 : INT64_MAX,
-        .stride = stage == STAGE_RUN ? 13 : 1};
+        .dense = stage == STAGE_RUN    ? 60
+                 : stage == STAGE_PLAN ? 300
+                                       : INT64_MAX,
+        .stride = stage == STAGE_RUN    ? 13
+                  : stage == STAGE_PLAN ? 11
+                                        : 1};
 }
 
 static void once_and_onwards(enum stage stage, bool jansson)
@@ -111,13 +116,13 @@ static void test_adapters(void **state)
     for (enum stage stage = STAGE_ADAPT; stage <= STAGE_BAKE; stage++) {
         struct sweep s = memory(stage);
 
-        s.dense = 40;
-        s.stride = 97;
+        s.dense = 20;
+        s.stride = 197;
         sweep_run(&s);
         s.jansson = true;
         s.fault.onwards = true;
         s.dense = 5;
-        s.stride = 331;
+        s.stride = 661;
         sweep_run(&s);
     }
 }

@@ -251,8 +251,8 @@ static void test_prompts(void **state)
     r.vram_bytes = s.least_vram_bytes;
     assert_int_equal(run(&r), reference);
     r.vram_bytes = (s.least_vram_bytes + s.full_vram_bytes) / 2;
-    for (r.lanes = 1; r.lanes <= 12; r.lanes += 4 * STRIDE)
-        assert_int_equal(run(&r), reference);
+    r.lanes = 5;
+    assert_int_equal(run(&r), reference);
 }
 
 static void test_threads_do_not_matter(void **state)

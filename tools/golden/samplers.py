@@ -23,6 +23,7 @@ OUT = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "golden", "sa
 SAMPLERS = ("euler", "euler_ancestral", "heun", "dpmpp_2m", "uni_pc", "uni_pc_bh2")
 SCHEDULES = ("simple", "normal", "karras", "exponential", "beta")
 EDM = 0.0  # in place of a shift: the levels of Cosmos-Predict2
+FLUX = 3.1581929  # this shift, e^1.15, stands for Qwen-Image's: 10000 levels to choose among
 CASES = ((8, 3.0), (4, 1.0), (7, EDM))
 SIZE = 4
 NOISE = 16  # rows of noise: more than any case draws
@@ -65,6 +66,14 @@ def sampling_of(shift):
         sampling.set_parameters(0.002, 80.0, 1.0)
         return sampling
 
+    class Flux(model_sampling.ModelSamplingFlux, model_sampling.CONST):
+        pass
+
+    if shift == FLUX:
+        sampling = Flux()
+        sampling.set_parameters(shift=1.15)
+        return sampling
+
     class Flow(model_sampling.ModelSamplingDiscreteFlow, model_sampling.CONST):
         pass
 
@@ -75,7 +84,7 @@ def sampling_of(shift):
 
 def main():
     levels = []
-    for shift in (1.0, 3.0, 0.01, EDM):
+    for shift in (1.0, 3.0, 0.01, EDM, FLUX):
         for steps in (1, 2, 4, 9, 20, 60):
             for name in SCHEDULES:
                 sigmas = samplers.calculate_sigmas(sampling_of(shift), name, steps)

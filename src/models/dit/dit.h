@@ -49,8 +49,9 @@ struct dit_sampling {
     bool edm; /* noise is added, sigma 80 to 0.002 times, rather than blended in: RFlow of
                  Cosmos-Predict2; else flow matching */
     int32_t width, height, steps;
-    float cfg;   /* cond + (cfg - 1) (cond - uncond) */
-    float shift; /* of flow matching */
+    float cfg;     /* cond + (cfg - 1) (cond - uncond) */
+    float shift;   /* of flow matching */
+    int32_t table; /* noise levels that ComfyUI's schedules choose among; 0: 1000 */
     /* If max_shift is not 0: by the image's tokens, e^mu with mu on the line through
      * (base_tokens, base_shift) and (max_tokens, max_shift). */
     int32_t base_tokens, max_tokens;

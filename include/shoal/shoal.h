@@ -108,8 +108,8 @@ struct shoal_model_paths {
                                samples; such a plan cannot be run */
     uint64_t ram_bytes; /* of headers and tokenizers: SHOAL_E_BUDGET before reading takes more host
                            memory. As in the request; 0: no limit */
-    const char
-        *second_tokenizer; /* in place of the model's: T5's, which Anima takes prompts in too */
+    /* In place of the model's own: T5's, which Anima takes prompts in too. */
+    const char *second_tokenizer;
 };
 
 /* Reads headers, configurations and the tokenizer; no weights. The model is the caller's to close.
@@ -208,9 +208,9 @@ struct shoal_request {
     int32_t count; /* pictures of each prompt, 1..64 with those of all prompts; picture
                       i of a prompt has seed + i */
     float cfg;     /* uncond + cfg (cond - uncond), so 1 is off; diffusers' guidance_scale + 1 */
-    float
-        shift; /* of the flow-matching schedule: sigma = s t / (1 + (s - 1) t); 0: of models whose
-                  shift follows the size (Qwen-Image) that, and all there is for Cosmos-Predict2 */
+    /* Of flow-matching schedules: sigma = shift t / (1 + (shift - 1) t). 0: of Qwen-Image, whose
+     * shift follows the size, that one; Cosmos-Predict2 has none and takes 0 alone. */
+    float shift;
     uint64_t seed; /* its low 32 bits count, as in torch's CPU generator */
 
     uint64_t vram_bytes;     /* hard cap on device memory; SHOAL_UNLIMITED */
@@ -424,7 +424,7 @@ struct shoal_image {
     const float *latents; /* the final ones: channels x (height / 8) x (width / 8) */
     size_t latent_count;
     uint64_t seed;
-    const char *prompt;
+    const char *prompt; /* that was painted; the result's */
 };
 
 SHOAL_API int32_t shoal_result_count(const struct shoal_result *result);

@@ -27,7 +27,6 @@ static bool is_set(const json_t *value)
 static enum shoal_status check_section(
     const struct adapter_settings *s, const char *section, struct shoal_error *error)
 {
-    static const char *const patterns[] = {"alpha_pattern"};
     char name[64];
 
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
@@ -38,14 +37,12 @@ static enum shoal_status check_section(
                 "into the model's file",
                 s->source, name);
     }
-    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
-        snprintf(name, sizeof name, "%s%s", section, patterns[i]);
-        if (is_set(json_object_get(s->config, name)))
-            FAIL(error, SHOAL_E_UNSUPPORTED,
-                "%s: \"%s\" gives modules alphas of their own, which this build reads as tensors "
-                "X.alpha only: merge the adapter into the model's file",
-                s->source, name);
-    }
+    snprintf(name, sizeof name, "%salpha_pattern", section);
+    if (is_set(json_object_get(s->config, name)))
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "%s: \"%s\" gives modules alphas of their own, which this build reads as tensors "
+            "X.alpha only: merge the adapter into the model's file",
+            s->source, name);
     return SHOAL_OK;
 }
 

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #define MAX_SIZE 16384
-#define MOST_MU 7.0
 
 /* ---- checks ---- */
 
@@ -171,11 +170,11 @@ static enum shoal_status resolve_levels(
     if (levels->dynamic)
         levels->mu = schedule_mu(request->height / side * (request->width / side), s->base_tokens,
             s->max_tokens, (double)s->base_shift, (double)s->max_shift);
-    if (levels->dynamic && !(levels->mu <= MOST_MU))
+    if (levels->dynamic && !(levels->mu <= SCHEDULE_MAX_MU))
         FAIL(error, SHOAL_E_INVALID,
             "--width and --height: at %d x %d the shift that follows the size would be e^%.3g, and "
             "e^%g is the most: take a smaller picture, or name --shift",
-            (int)request->width, (int)request->height, levels->mu, MOST_MU);
+            (int)request->width, (int)request->height, levels->mu, SCHEDULE_MAX_MU);
     return SHOAL_OK;
 }
 

@@ -68,8 +68,9 @@ static enum shoal_status check_levels(const struct noise_levels *levels, struct 
     if (levels->edm) return SHOAL_OK;
     if (!(levels->shift >= 1e-3 && levels->shift <= 1e3))
         FAIL(error, SHOAL_E_INVALID, "shift is %g; it must be from 0.001 to 1000", levels->shift);
-    if (levels->dynamic && !(levels->mu >= -7 && levels->mu <= 7))
-        FAIL(error, SHOAL_E_INVALID, "mu is %g; it must be from -7 to 7", levels->mu);
+    if (levels->dynamic && !(fabs(levels->mu) <= SCHEDULE_MAX_MU))
+        FAIL(error, SHOAL_E_INVALID, "mu is %g; it must be from %g to %g", levels->mu,
+            -SCHEDULE_MAX_MU, SCHEDULE_MAX_MU);
     return SHOAL_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 
 #define SCHEDULE_MAX_STEPS 1000
+#define SCHEDULE_MAX_MU 7.0 /* and the least is -7 */
 
 /*
  * How a model lays noise over pictures, and which levels it knows. Flow matching blends the two,

@@ -244,7 +244,7 @@ static void test_prompts(void **state)
     struct checkpoint *checkpoint;
     struct dit_prompt *prompt;
     struct model *model = open_model(write_with(COSMOS_COUNT, 0, NULL), NULL, &checkpoint);
-    const struct dit_table *table;
+    const struct table *table;
 
     (void)state;
     assert_ok(dit_prompt_create(model, &spec, &prompt, &error));

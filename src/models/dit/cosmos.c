@@ -55,7 +55,7 @@ static const struct cosmos_config *cosmos_of(const struct dit_config *base)
 
 void cosmos_begin_context(struct exec *x, struct dit_prompt *p)
 {
-    dit_upload(x, p);
+    tables_upload(x, p->tables, DIT_TABLES);
     p->context = p->tables[COSMOS_CONTEXT_ROWS].device;
     p->tables[COSMOS_CONTEXT_ROWS].device = MATRIX_NONE;
 }
@@ -93,7 +93,7 @@ static void embed_times(
 static struct matrix modulation(struct exec *x, const struct cosmos_config *config,
     const struct dit_lane *l, const struct matrix *down_up, int64_t cols)
 {
-    const struct dit_table *tables = l->prompt->tables;
+    const struct table *tables = l->prompt->tables;
     struct matrix shared = matrix_rows(tables[COSMOS_SHARED].device, l->step, 1);
     struct matrix m = exec_alloc_float(x, 1, cols),
                   inner = exec_alloc_float(x, 1, config->lora_dim);

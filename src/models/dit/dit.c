@@ -26,19 +26,6 @@ static enum shoal_status check_spec(
     return SHOAL_OK;
 }
 
-static enum shoal_status make_tables(
-    struct dit_prompt *p, const struct dit_prompt_spec *spec, struct shoal_error *error)
-{
-    for (int i = 0; i < DIT_TABLES; i++) {
-        struct dit_table *table = &p->tables[i];
-
-        if (!table->rows) continue;
-        table->host = mem_calloc((size_t)table->rows, (size_t)table->cols * sizeof(float));
-        if (!table->host) FAIL_MEMORY(error);
-    }
-    return p->config->family->fill(p, spec, error);
-}
-
 /* All but what is made of numbers. */
 static struct dit_prompt measured(const struct model *model, const struct dit_prompt_spec *spec)
 {
@@ -62,11 +49,8 @@ static struct dit_prompt measured(const struct model *model, const struct dit_pr
 uint64_t dit_prompt_bytes(const struct model *model, const struct dit_prompt_spec *spec)
 {
     const struct dit_prompt p = measured(model, spec);
-    int64_t numbers = 0;
 
-    for (int i = 0; i < DIT_TABLES; i++)
-        numbers += p.tables[i].rows * p.tables[i].cols;
-    return (uint64_t)numbers * sizeof(float);
+    return tables_bytes(p.tables, DIT_TABLES);
 }
 
 enum shoal_status dit_prompt_create(const struct model *model, const struct dit_prompt_spec *spec,
@@ -82,7 +66,8 @@ enum shoal_status dit_prompt_create(const struct model *model, const struct dit_
     *p = measured(model, spec);
     *prompt = p;
     if (!spec->features) return SHOAL_OK; /* only counted: nothing is copied */
-    status = make_tables(p, spec, error);
+    status = tables_make(p->tables, DIT_TABLES, error);
+    if (!status) status = p->config->family->fill(p, spec, error);
     if (status) dit_prompt_destroy(NULL, prompt);
     return status;
 }
@@ -92,10 +77,7 @@ void dit_prompt_destroy(struct exec *x, struct dit_prompt **prompt)
     struct dit_prompt *p = *prompt;
 
     if (!p) return;
-    for (int i = 0; i < DIT_TABLES; i++) {
-        if (x) exec_free(x, &p->tables[i].device);
-        mem_free(p->tables[i].host);
-    }
+    tables_fini(x, p->tables, DIT_TABLES);
     if (x) exec_free(x, &p->context);
     mem_free(p);
     *prompt = NULL;
@@ -104,7 +86,7 @@ void dit_prompt_destroy(struct exec *x, struct dit_prompt **prompt)
 enum shoal_status dit_fill_rope(
     struct dit_prompt *p, const struct dit_rope *rope, struct shoal_error *error)
 {
-    const struct dit_table *table = &p->tables[rope->table];
+    const struct table *table = &p->tables[rope->table];
     const int64_t pairs = table->cols / 2;
     double *frequencies = mem_calloc((size_t)pairs, sizeof *frequencies);
     int64_t first = 0;
@@ -127,17 +109,6 @@ enum shoal_status dit_fill_rope(
     }
     mem_free(frequencies);
     return SHOAL_OK;
-}
-
-void dit_upload(struct exec *x, struct dit_prompt *p)
-{
-    for (int i = 0; i < DIT_TABLES; i++) {
-        struct dit_table *table = &p->tables[i];
-
-        if (!table->rows) continue;
-        table->device = exec_alloc_float(x, table->rows, table->cols);
-        exec_upload(x, table->device, table->host);
-    }
 }
 
 void dit_lane_fini(struct exec *x, struct dit_lane *lane)

@@ -13,6 +13,7 @@
 #ifndef MODELS_DIT_DIT_H
 #define MODELS_DIT_DIT_H
 
+#include "layers/table.h"
 #include "models/text/text.h"
 
 enum { DIT_PASS_CONTEXT, DIT_PASS_STEP };
@@ -77,13 +78,6 @@ static inline const struct dit_config *dit_config(const struct model *model)
     return model->config;
 }
 
-/* Numbers made on the host, and where the context pass puts them. F32. */
-struct dit_table {
-    int64_t rows, cols; /* no rows: there is none */
-    float *host;
-    struct matrix device;
-};
-
 /* All that stays the same for one prompt: a lane of the context pass. Host memory is made by
  * create, device memory (scratch) by the context pass. */
 struct dit_prompt {
@@ -93,9 +87,10 @@ struct dit_prompt {
     int64_t height, width;  /* of the latent */
     int64_t image_tokens, image_padded;
     int32_t steps;
-    const float *features;               /* [tokens, width], the caller's; NULL: only counted */
-    struct dit_table tables[DIT_TABLES]; /* the family's, e.g. rope and times */
-    struct matrix context;               /* what the context pass leaves */
+    const float *features;           /* [tokens, width], the caller's; NULL: only counted */
+    struct table tables[DIT_TABLES]; /* the family's, e.g. rope and times; the context pass uploads
+                                        them */
+    struct matrix context;           /* what the context pass leaves */
 };
 
 struct dit_prompt_spec {
@@ -115,9 +110,6 @@ enum shoal_status dit_prompt_create(const struct model *model, const struct dit_
 uint64_t dit_prompt_bytes(const struct model *model, const struct dit_prompt_spec *spec);
 /* Frees its scratch too. The stream must have been synchronised since the context pass. */
 void dit_prompt_destroy(struct exec *x, struct dit_prompt **prompt);
-
-/* For context passes: allocates the tables that have rows, in order, and uploads them. */
-void dit_upload(struct exec *x, struct dit_prompt *prompt);
 
 /* A table of rotary positions on three axes. */
 struct dit_rope {

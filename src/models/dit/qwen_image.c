@@ -149,7 +149,7 @@ static void context_begin(
 
     (void)block;
     (void)weights;
-    dit_upload(x, p);
+    tables_upload(x, p->tables, DIT_TABLES);
     p->context = exec_alloc_float(x, p->tokens, config_of(p)->dim);
 }
 

@@ -171,7 +171,7 @@ static void context_begin(
     struct dit_prompt *p = lane;
     struct matrix features;
 
-    dit_upload(x, p);
+    tables_upload(x, p->tables, DIT_TABLES);
     p->context = exec_alloc_float(x, p->padded, config->dim);
     features = exec_alloc_float(x, p->tokens, config->base.width);
     exec_upload(x, features, p->features);

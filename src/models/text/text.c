@@ -48,18 +48,6 @@ enum shoal_status text_embed(const struct text_config *c, const int32_t *ids, in
     return status;
 }
 
-static enum shoal_status make_tables(struct text_lane *l, bool fill, struct shoal_error *error)
-{
-    for (int i = 0; i < TEXT_TABLES; i++) {
-        struct text_table *table = &l->tables[i];
-
-        if (!table->rows) continue;
-        table->host = mem_calloc((size_t)table->rows, (size_t)table->cols * sizeof(float));
-        if (!table->host) FAIL_MEMORY(error);
-    }
-    return fill ? l->config->family->fill(l, error) : SHOAL_OK;
-}
-
 enum shoal_status text_lane_create(const struct model *model, const int32_t *ids, int64_t tokens,
     struct text_lane **lane, struct shoal_error *error)
 {
@@ -83,7 +71,8 @@ enum shoal_status text_lane_create(const struct model *model, const int32_t *ids
         error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
         goto fail;
     }
-    TRY_OR_FAIL(make_tables(l, ids != NULL, error));
+    TRY_OR_FAIL(tables_make(l->tables, TEXT_TABLES, error));
+    if (ids) TRY_OR_FAIL(config->family->fill(l, error));
     if (ids) TRY_OR_FAIL(text_embed(config, ids, tokens, l->host_embedded, error));
     *lane = l;
     return SHOAL_OK;
@@ -96,12 +85,10 @@ fail:
 uint64_t text_lane_bytes(const struct model *model, int64_t tokens)
 {
     struct text_lane lane = {.model = model, .config = text_config(model), .tokens = tokens};
-    int64_t numbers = 2 * tokens * lane.config->width;
 
     lane.config->family->measure(&lane);
-    for (int i = 0; i < TEXT_TABLES; i++)
-        numbers += lane.tables[i].rows * lane.tables[i].cols;
-    return (uint64_t)numbers * sizeof(float);
+    return tables_bytes(lane.tables, TEXT_TABLES) +
+           (uint64_t)(2 * tokens * lane.config->width) * sizeof(float);
 }
 
 void text_lane_destroy(struct exec *x, struct text_lane **lane)
@@ -110,10 +97,7 @@ void text_lane_destroy(struct exec *x, struct text_lane **lane)
 
     if (!l) return;
     if (x) exec_free(x, &l->hidden);
-    for (int i = 0; i < TEXT_TABLES; i++) {
-        if (x) exec_free(x, &l->tables[i].device);
-        mem_free(l->tables[i].host);
-    }
+    tables_fini(x, l->tables, TEXT_TABLES);
     mem_free(l->features);
     mem_free(l->host_embedded);
     mem_free(l);
@@ -128,13 +112,7 @@ void text_begin(struct exec *x, const struct block *block, const struct matrix *
 
     (void)block;
     (void)weights;
-    for (int i = 0; i < TEXT_TABLES; i++) {
-        struct text_table *table = &l->tables[i];
-
-        if (!table->rows) continue;
-        table->device = exec_alloc_float(x, table->rows, table->cols);
-        exec_upload(x, table->device, table->host);
-    }
+    tables_upload(x, l->tables, TEXT_TABLES);
     l->hidden = exec_alloc_float(x, l->tokens, l->config->width);
     exec_upload(x, l->hidden, l->host_embedded);
 }
@@ -143,8 +121,7 @@ void text_finish(struct exec *x, struct text_lane *l)
 {
     exec_download(x, l->features, l->hidden);
     exec_free(x, &l->hidden);
-    for (int i = TEXT_TABLES - 1; i >= 0; i--)
-        exec_free(x, &l->tables[i].device);
+    tables_release(x, l->tables, TEXT_TABLES);
 }
 
 void text_finish_normed(struct exec *x, struct text_lane *l, struct matrix gamma, float eps)

@@ -5,6 +5,7 @@
 #ifndef MODELS_TEXT_TEXT_H
 #define MODELS_TEXT_TEXT_H
 
+#include "layers/table.h"
 #include "models/model.h"
 
 /* Which of its states an encoder is asked for; each is a pass. */
@@ -40,19 +41,12 @@ static inline const struct text_config *text_config(const struct model *model)
     return model->config;
 }
 
-/* Numbers made on the host, and where the pass puts them. F32. */
-struct text_table {
-    int64_t rows, cols; /* no rows: there is none */
-    float *host;
-    struct matrix device;
-};
-
 struct text_lane {
     const struct model *model;
     const struct text_config *config; /* the model's */
     int64_t tokens;
-    float *host_embedded;                  /* [tokens, width] */
-    struct text_table tables[TEXT_TABLES]; /* the family's: rotary positions, biases */
+    float *host_embedded;             /* [tokens, width] */
+    struct table tables[TEXT_TABLES]; /* the family's: rotary positions, biases */
     float *features; /* [tokens, width], host: the result, once the stream is synchronised after
                         the pass */
 

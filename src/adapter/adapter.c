@@ -549,9 +549,9 @@ static enum shoal_status read_file(
     if (checkpoint_file_count(o->checkpoint) != 1)
         FAIL(error, SHOAL_E_UNSUPPORTED,
             "%s: the adapter lies in several files: name one .safetensors file", a->path);
-    a->file_bytes = file->bytes;
-    a->modified_ns = file->modified_ns;
-    a->changed_ns = file->changed_ns;
+    a->file = *file;
+    a->file.fd = -1;
+    a->file.path = NULL;
     a->read_bytes = checkpoint_header_bytes(o->checkpoint);
     TRY(take_entries(o, error));
     TRY(read_factors(o, allowance, error));
@@ -611,8 +611,7 @@ bool adapter_is_current(const struct adapter *adapter)
     bool current;
 
     if (file_open(adapter->path, &file, NULL)) return false;
-    current = file.bytes == adapter->file_bytes && file.modified_ns == adapter->modified_ns &&
-              file.changed_ns == adapter->changed_ns;
+    current = file_same(&file, &adapter->file);
     file_close(&file);
     return current;
 }

@@ -54,9 +54,7 @@ struct adapter {
     char unmatched_names[ADAPTER_SHOWN][ADAPTER_NAME_BYTES];
     uint64_t read_bytes;    /* headers and values */
     uint64_t reading_bytes; /* of host memory, that its headers took at the most */
-    /* The file as it was: whether it is still the same. */
-    uint64_t file_bytes;
-    int64_t modified_ns, changed_ns;
+    struct file file;       /* as it was, closed: whether it is still the same */
 };
 
 /*

@@ -42,6 +42,8 @@ static void take_identity(struct file *file, const struct stat *info)
     file->bytes = (uint64_t)info->st_size;
     file->modified_ns = to_ns(info->st_mtim);
     file->changed_ns = to_ns(info->st_ctim);
+    file->device = (uint64_t)info->st_dev;
+    file->inode = (uint64_t)info->st_ino;
     file->names = info->st_nlink;
 }
 
@@ -51,6 +53,12 @@ static bool is_same(const struct file *file, const struct stat *info)
 {
     return (uint64_t)info->st_size == file->bytes && to_ns(info->st_mtim) == file->modified_ns &&
            (to_ns(info->st_ctim) == file->changed_ns || info->st_nlink != file->names);
+}
+
+bool file_same(const struct file *a, const struct file *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           a->modified_ns == b->modified_ns && a->changed_ns == b->changed_ns;
 }
 
 enum shoal_status file_open(const char *path, struct file *file, struct shoal_error *error)

@@ -9,6 +9,7 @@ struct file {
     int fd;
     uint64_t bytes;
     int64_t modified_ns, changed_ns;
+    uint64_t device, inode;
     uint64_t names;     /* links to it */
     char *path;         /* owned */
     const char *memory; /* where its bytes lie, if it is none on a drive; see file_of_memory */
@@ -32,6 +33,10 @@ enum shoal_status file_read_at(const struct file *file, uint64_t offset, void *d
  * when opened. A name more or less is no change. */
 enum shoal_status file_check_unchanged(
     const struct file *file, struct shoal_error *error) SHOAL_CHECKED;
+
+/* Whether both are the same file, unchanged from one to the other. Times alone do not tell: those
+ * of two files that are written within a few milliseconds may be the same. */
+bool file_same(const struct file *a, const struct file *b);
 
 /* The whole file with a 0 byte after it; at most `limit` bytes. *data is mem_free'd by the caller.
  */

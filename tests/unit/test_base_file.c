@@ -250,6 +250,25 @@ static void test_write_fails_whole(void **state)
     assert_non_null(strstr(error.text, "nowhere/file"));
 }
 
+/* However soon another takes its place: times are taken from a clock that ticks in milliseconds. */
+static void test_notices_replacements(void **state)
+{
+    const char *path = put_text("replaced", "0123456789");
+    struct shoal_error error = {0};
+    struct file before, after;
+
+    (void)state;
+    for (int i = 0; i < 1000; i++) {
+        assert_ok(file_open(path, &before, &error));
+        assert_true(file_same(&before, &before));
+        assert_ok(file_write_whole(path, "0123456789", 10, &error));
+        assert_ok(file_open(path, &after, &error));
+        assert_false(file_same(&before, &after));
+        file_close(&after);
+        file_close(&before);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +279,7 @@ int main(void)
         cmocka_unit_test(test_writes_whole),
         cmocka_unit_test(test_writes_through_links),
         cmocka_unit_test(test_notices_changes),
+        cmocka_unit_test(test_notices_replacements),
         cmocka_unit_test(test_write_fails_whole),
     };
 

@@ -50,7 +50,15 @@ static enum shoal_status check_scheduler(const json_t *object, const char *path,
         "invert_sigmas", "stochastic_sampling", "use_karras_sigmas", NULL};
     const json_t *timesteps = json_object_get(object, "num_train_timesteps");
     const char *type = json_string_value(json_object_get(object, "time_shift_type"));
+    const char *class = json_string_value(json_object_get(object, "_class_name"));
+    char shown[JSON_SHOWN_BYTES];
 
+    if (class && strcmp(class, "FlowMatchEulerDiscreteScheduler"))
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "%s: is for a %s, and this build goes by those for a FlowMatchEulerDiscreteScheduler "
+            "alone; without the file the family's own shift is taken, and --sampler and "
+            "--schedule choose the rest",
+            path, json_show(shown, class));
     for (int i = 0; switches[i]; i++)
         if (is_on(object, switches[i]) && !(sampling->edm && !switches[i + 1]))
             FAIL(error, SHOAL_E_UNSUPPORTED,

@@ -102,6 +102,8 @@ static void test_others_are_refused(void **state)
         {"scheduler/scheduler_config.json",
             "{\"use_dynamic_shifting\": true, \"base_image_seq_len\": 4096}", "base_image_seq_len"},
         {"scheduler/scheduler_config.json", "{\"use_karras_sigmas\": true}", "use_karras_sigmas"},
+        {"scheduler/scheduler_config.json", "{\"_class_name\": \"UniPCMultistepScheduler\"}",
+            "--sampler"},
         {"scheduler/scheduler_config.json", "{\"num_train_timesteps\": 500}",
             "num_train_timesteps"},
         {"scheduler/scheduler_config.json", "{\"shift_terminal\": 0.9}", "shift_terminal"},

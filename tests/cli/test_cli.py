@@ -373,7 +373,7 @@ def generate_replaces_pictures_only(folder):
 @case
 def numbered_names_replace_no_file_of_another_process(folder):
     runs = [subprocess.Popen([SHOAL, "generate", "-p", "x", "-o", ".", "--count", "8", "--steps",
-                              "1", "--width", "128", "--height", "128", "--threads", "1", "--seed",
+                              "1", "--width", "64", "--height", "64", "--threads", "1", "--seed",
                               str(100 * i), "--json"], cwd=folder, env=environment(),
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for i in range(8)]

@@ -10,12 +10,12 @@
 
 /* How many times fewer cases a slow build runs: the release build runs them all. */
 #if defined(__SANITIZE_THREAD__)
-#define SCENARIO_THINNER 13
+#define SCENARIO_THINNER 20
 #elif defined(__SANITIZE_ADDRESS__)
-#define SCENARIO_THINNER 2
+#define SCENARIO_THINNER 4
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define SCENARIO_THINNER 13
+#define SCENARIO_THINNER 20
 #endif
 #endif
 #ifndef SCENARIO_THINNER

@@ -340,6 +340,7 @@ static void pin_some(bool packs)
 {
     const struct loading loadings[] = {{.backend = READER_AUTO, .threads = 2},
         {.backend = READER_THREADS, .threads = 8}, {.backend = READER_AUTO, .threads = 4}};
+    const int apart = SCENARIO_THINNER > 4 ? 2 : 1;
     struct streamer_place places[BLOCKS] = {0};
     struct noise_model m;
 
@@ -349,7 +350,7 @@ static void pin_some(bool packs)
         places[i].packed = packs && i != 2 && i % 4;
     places[2].disk = places[7].resident = true;
     places[7].packed = false;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i += apart) {
         const uint64_t ring = m.largest * 2, staging = (i ? 5 * (uint64_t)i : 2) * STAGING;
         struct loading how = loadings[i];
         uint64_t all = walk_late_with(&m, places, ring, staging, lateness(), how);

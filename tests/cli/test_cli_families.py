@@ -4,13 +4,16 @@
     python3 tests/cli/test_cli_families.py path/to/shoal [part of a case's name] with MAKE_CHECKPOINT in the environment
 """
 
+import glob
 import json
 import os
 import subprocess
+import sys
 
 from harness import SOURCE, case, expect, main, refused, shoal
 
 MAKE = os.environ["MAKE_CHECKPOINT"]
+MAKE_LORA = os.path.join(SOURCE, "tools", "make_lora.py")
 GOLDEN = os.path.join(SOURCE, "tests", "golden")
 BYTES = ("--tokenizer", os.path.join(GOLDEN, "synth_tokenizer.json"))
 T5 = os.path.join(GOLDEN, "unigram.model")
@@ -45,6 +48,25 @@ def no_plan_changes_a_bit(folder):
     for family, tokenizers in TOKENIZERS.items():
         result = shoal("verify", "-m", make(folder, family), "-p", "a cat", *tokenizers, *SIZE)
         expect(result.code == 0 and "Same bytes" in result.out, result, family)
+
+
+@case
+def adapters_of_every_matrix_change_the_picture_and_no_plan_a_bit(folder):
+    lora = os.path.join(folder, "lora.safetensors")
+    for dtype in ("bf16", "fp8"):
+        models = os.path.join(folder, dtype)
+        os.mkdir(models)
+        for family, tokenizers in TOKENIZERS.items():
+            what, model = f"{family}, {dtype}", make(models, family, "--dtype", dtype)
+            dit, = glob.glob(os.path.join(model, "diffusion_models", "*"))
+            subprocess.run([sys.executable, MAKE_LORA, dit, lora, "--rank", "4"], check=True)
+            result = shoal("verify", "-m", model, "-p", "a cat", "--lora", lora, *tokenizers, *SIZE)
+            expect(result.code == 0 and "Same bytes" in result.out, result, what)
+            expect("left out" not in result.out + result.err, result)
+            want = paint(folder, model, *tokenizers, "--lora", lora)
+            expect(want != paint(folder, model, *tokenizers), what=f"{what}: the LoRA does nothing")
+            baked = ("--lora", lora, "--host-format", "compute", "--resident-blocks", "0")
+            expect(paint(folder, model, *tokenizers, *baked) == want, what=f"{what}, baked")
 
 
 @case

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from harness import (SHOAL, TIMEOUT, case, default_signals, environment, expect, main, refused,
                      shoal, small_files_only)
@@ -26,8 +27,7 @@ def read_rates(*path):
         return json.load(file)
 
 
-@case
-def bench_links_stores_what_it_says(folder):
+def links_as_json(folder):
     result = shoal("bench", "links", "--json", "--rates", "r.json", folder=folder)
     expect(result.code == 0 and result.err == "", result)
     figures, rates = json.loads(result.out), read_rates(folder, "r.json")
@@ -49,8 +49,7 @@ def bench_links_stores_what_it_says(folder):
     expect("diffusion_pytorch_model" in figures["file"] and figures["reader"], result)
 
 
-@case
-def bench_links_finds_the_place_for_rates(folder):
+def links_of_a_file(folder):
     with open(os.path.join(folder, "big"), "wb") as file:
         file.write(os.urandom(MIB) * 15 + b"x" * 1000) # its end is no whole page
     cache = os.path.join(folder, "a/b")
@@ -61,6 +60,19 @@ def bench_links_finds_the_place_for_rates(folder):
     expect("big (15" in result.out.replace(", ", " (") and "1 thread;" in result.out, result)
     expect("that is small" in result.out, result)
     expect(read_rates(cache, "shoal/rates.json")["disk_bytes"] > 0, result)
+
+
+@case
+def bench_links_stores_what_it_says_where_it_says(folder):
+    # At once: what each measures is its own affair, and takes twenty seconds.
+    with ThreadPoolExecutor() as pool:
+        runs = []
+        for check in (links_as_json, links_of_a_file):
+            own = os.path.join(folder, check.__name__)
+            os.mkdir(own)
+            runs.append(pool.submit(check, own))
+    for run in runs:
+        run.result()
 
 
 @case

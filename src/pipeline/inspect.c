@@ -4,7 +4,9 @@
 #include "base/size.h"
 #include "base/text.h"
 #include "checkpoint/json.h"
+#include "models/dit/dit.h"
 #include "pipeline/parts.h"
+#include "pipeline/tokens.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -107,6 +109,9 @@ static json_t *part_json(const struct checkpoint *checkpoint, const struct famil
     json_put(part, "bytes", json_integer((json_int_t)total), failed);
     json_put(part, "stored_bytes", json_integer((json_int_t)stored), failed);
     json_put(part, "blocks", blocks, failed);
+    if (family->kind == FAMILY_DIT)
+        json_put(part, "tokenizers", json_integer(dit_config(model)->family->text.second ? 2 : 1),
+            failed);
     scales = scales_json(model);
     if (scales) json_put(part, "scales", scales, failed);
     model_destroy(&model);
@@ -146,9 +151,7 @@ static enum shoal_status checkpoint_json(
     json_put(*object, "stored_bytes", json_integer((json_int_t)stored), &failed);
     json_put(*object, "dtypes", dtypes_json(checkpoint, &failed), &failed);
     json_put(*object, "parts", json_incref(parts), &failed);
-    if (checkpoint_metadata(checkpoint, "tokenizer.ggml.model") ||
-        checkpoint_metadata(checkpoint, "tokenizer.huggingface.json"))
-        json_put(*object, "tokenizer", json_true(), &failed);
+    if (tokens_within(checkpoint)) json_put(*object, "tokenizer", json_true(), &failed);
     if (failed) status = error_set(error, SHOAL_E_MEMORY, __FILE__, __LINE__, "out of memory");
 fail:
     if (status) json_decref(*object);
@@ -201,22 +204,35 @@ static bool holds(const json_t *checkpoints, enum family_kind kind)
     return false;
 }
 
-/* What is at path/name. */
-static enum file_kind kind_of(const char *path, const char *name, bool *failed)
+/* Adds the tokenizers that the DiT takes prompts in and that are not there. */
+static void find_tokenizers(const char *folder, struct inventory *all)
 {
-    char *full = mem_format("%s/%s", path, name);
-    enum file_kind kind = full ? file_kind(full) : FILE_NONE;
+    static const char *const names[MODEL_TOKENIZERS] = {"tokenizer (tokenizer/tokenizer.json)",
+        "second tokenizer (t5_tokenizer/tokenizer.json or spiece.model)"};
+    json_int_t wanted = 1;
+    bool within = false;
 
-    if (!full) *failed = true;
-    mem_free(full);
-    return kind;
-}
+    for (size_t i = 0; i < json_array_size(all->checkpoints); i++) {
+        const json_t *checkpoint = json_array_get(all->checkpoints, i), *part;
+        size_t k;
 
-static bool carries_tokenizer(const json_t *checkpoints)
-{
-    for (size_t i = 0; i < json_array_size(checkpoints); i++)
-        if (json_object_get(json_array_get(checkpoints, i), "tokenizer")) return true;
-    return false;
+        within |= json_object_get(checkpoint, "tokenizer") != NULL;
+        json_array_foreach(json_object_get(checkpoint, "parts"), k, part)
+        {
+            const json_int_t takes = json_integer_value(json_object_get(part, "tokenizers"));
+
+            wanted = takes > wanted ? takes : wanted;
+        }
+    }
+    for (int which = 0; which < wanted; which++) {
+        struct shoal_error error = {0};
+        char *path = NULL;
+
+        if (tokens_find(folder, which, &path, &error)) all->failed = true;
+        if (!(path && file_kind(path) == FILE_REGULAR) && !(within && !which))
+            json_append(all->missing, json_string(names[which]), &all->failed);
+        mem_free(path);
+    }
 }
 
 /* A model's folder: every part's folder that is there, and what a model needs that is not. */
@@ -234,10 +250,7 @@ static void model_json(const char *path, struct inventory *all)
         if (!all->there[kind] && !holds(all->checkpoints, (enum family_kind)kind))
             json_append(
                 all->missing, json_string(family_kind_name((enum family_kind)kind)), &all->failed);
-    if (kind_of(path, "tokenizer/tokenizer.json", &all->failed) != FILE_REGULAR &&
-        !carries_tokenizer(all->checkpoints))
-        json_append(
-            all->missing, json_string("tokenizer (tokenizer/tokenizer.json)"), &all->failed);
+    find_tokenizers(path, all);
 }
 
 /* ---- the text ---- */

@@ -27,11 +27,9 @@ static const char *const folders[MODEL_TOKENIZERS][6] = {{"tokenizer", ".", "../
     {"t5_tokenizer", "tokenizer_2", "../t5_tokenizer", "../tokenizer_2"}};
 static const char *const files[] = {"tokenizer.json", "spiece.model"};
 
-/* The first file that is there, of whatever kind; *path is mem_free'd by the caller, NULL if there
- * is none. */
-static enum shoal_status find_in(
-    const char *folder, int which, char **path, struct shoal_error *error)
+enum shoal_status tokens_find(const char *folder, int which, char **path, struct shoal_error *error)
 {
+    *path = NULL;
     for (int i = 0; folders[which][i]; i++)
         for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
             *path = strcmp(folders[which][i], ".")
@@ -54,7 +52,8 @@ static enum shoal_status find(
     *path = given ? mem_strdup(given) : NULL;
     if (given && !*path) FAIL_MEMORY(error);
     for (int i = 0; i < 2 && !*path; i++)
-        if (near[i] && file_kind(near[i]) == FILE_FOLDER) TRY(find_in(near[i], which, path, error));
+        if (near[i] && file_kind(near[i]) == FILE_FOLDER)
+            TRY(tokens_find(near[i], which, path, error));
     return SHOAL_OK;
 }
 
@@ -100,20 +99,29 @@ static enum shoal_status open_pieces(const struct checkpoint_tensor *tensor,
     return status;
 }
 
+#define KEY_JSON "tokenizer.huggingface.json"
+#define KEY_VOCAB "tokenizer.ggml.model"
+#define PIECES "spiece_model"
+
+bool tokens_within(const struct checkpoint *text)
+{
+    return checkpoint_metadata(text, KEY_JSON) || checkpoint_metadata(text, KEY_VOCAB) ||
+           source_probe(text, PIECES);
+}
+
 /* What a text encoder's file brings: a whole tokenizer.json, a vocabulary, a SentencePiece model.
  */
 static enum shoal_status open_own(struct allowance *reading, const struct shoal_model *model,
     struct tokenizer **tokenizer, struct shoal_error *error)
 {
     const struct checkpoint *text = model->checkpoints[FAMILY_TEXT];
-    const char *json = checkpoint_metadata(text, "tokenizer.huggingface.json");
-    const struct checkpoint_tensor *pieces = source_probe(text, "spiece_model");
+    const char *json = checkpoint_metadata(text, KEY_JSON);
+    const struct checkpoint_tensor *pieces = source_probe(text, PIECES);
 
     if (json)
         return tokenizer_parse(
             json, strlen(json), checkpoint_path(text), reading, tokenizer, error);
-    if (checkpoint_metadata(text, "tokenizer.ggml.model"))
-        return open_vocab(text, reading, tokenizer, error);
+    if (checkpoint_metadata(text, KEY_VOCAB)) return open_vocab(text, reading, tokenizer, error);
     if (pieces) return open_pieces(pieces, reading, tokenizer, error);
     FAIL(error, SHOAL_E_MISSING,
         "no tokenizer: neither tokenizer.json nor spiece.model is in the model's folder or in its "

@@ -5,6 +5,15 @@
 #include "pipeline/parts.h"
 #include "tokenizer/chat.h"
 
+/* *path: the file in a model's or a text encoder's folder, of whatever kind, that tokenizer `which`
+ * is read from: 0, or 1 of DiTs that take prompts in two. NULL if there is none; mem_free'd by the
+ * caller. */
+enum shoal_status tokens_find(
+    const char *folder, int which, char **path, struct shoal_error *error) SHOAL_CHECKED;
+
+/* Whether a text encoder's files bring the first tokenizer themselves. */
+bool tokens_within(const struct checkpoint *text);
+
 /* The tokenizers that the model's DiT takes prompts in. The parts must be open. */
 enum shoal_status tokens_open(const struct shoal_model_paths *paths, struct allowance *reading,
     struct shoal_model *model, struct shoal_error *error) SHOAL_CHECKED;

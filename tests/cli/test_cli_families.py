@@ -7,6 +7,7 @@
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -103,6 +104,28 @@ def layouts_paint_the_same(folder):
         subprocess.run([MAKE, "--family", family, "--scale", "small", "--shard", "1MB", model],
                        check=True, capture_output=True)
         expect(paint(folder, model, *tokenizers) == want, what=family)
+
+
+@case
+def inspect_finds_tokenizers_as_runs_do(folder):
+    def missing(model):
+        return json.loads(shoal("inspect", model, "--json").out)["missing"]
+
+    def put(model, path, source):
+        os.makedirs(os.path.dirname(os.path.join(model, path)), exist_ok=True)
+        shutil.copy(source, os.path.join(model, path))
+
+    cosmos, anima = make(folder, "cosmos-2b"), make(folder, "anima")
+    expect(len(missing(cosmos)) == 1 and "tokenizer" in missing(cosmos)[0], missing(cosmos))
+    put(cosmos, "tokenizer/spiece.model", T5)
+    expect(missing(cosmos) == [], missing(cosmos))
+    expect([name.split(" (")[0] for name in missing(anima)] == ["tokenizer", "second tokenizer"], missing(anima))
+    put(anima, "tokenizer.json", BYTES[1])
+    expect(len(missing(anima)) == 1 and "t5_tokenizer" in missing(anima)[0], missing(anima))
+    put(anima, "tokenizer_2/spiece.model", T5)
+    expect(missing(anima) == [], missing(anima))
+    paint(folder, cosmos)
+    paint(folder, anima)
 
 
 @case

@@ -79,8 +79,9 @@ def suite(folder, setup, selection):
     print(f"  built in {time.monotonic() - start:.0f} s", flush=True)
     log = ROOT / folder / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
-    run(["meson", "test", "-C", folder, "--no-rebuild", *selection], env={**os.environ, **ENVIRONMENT},
-        capture_output=True, text=True)
+    # Twice the time limits: they are for what hangs, not for machines that are slow or busy.
+    run(["meson", "test", "-C", folder, "--no-rebuild", "--timeout-multiplier", "2", *selection],
+        env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True)
     totals = [0, 0]
     for line in log.read_text().splitlines() if log.exists() else []:
         entry = json.loads(line)

@@ -2,7 +2,7 @@
 #
 #   make         build build/shoal
 #   make demo    build, paint pictures from the embedded model in little memory, verify the bits
-#   make test    everything that CI runs, in three builds (under 20 minutes on 2 cores); the last
+#   make test    everything that CI runs, in three builds (some 20 minutes on 2 cores); the last
 #                line is "N passed, N failed"
 #   make test-gpu  the tests of operations and of whole models on this machine's NVIDIA card, and
 #                how long operations take

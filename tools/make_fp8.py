@@ -80,11 +80,21 @@ def widen(stored, kind, scale):
     return bytes(wide)
 
 
+def read_header(file):
+    """Of safetensors; what follows it in the file is the data."""
+    length, = struct.unpack("<Q", file.read(8))
+    return json.loads(file.read(length))
+
+
+def header_bytes(header):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
 def read(path):
     with open(path, "rb") as file:
-        length, = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        data = file.read()
+        header, data = read_header(file), file.read()
     metadata = header.pop("__metadata__", {})
     return metadata, {name: (at["dtype"], at["shape"], data[slice(*at["data_offsets"])])
                       for name, at in header.items()}
@@ -95,10 +105,8 @@ def write(path, metadata, tensors):
     for name, (dtype, shape, data) in sorted(tensors.items()):
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
         at += len(data)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(header_bytes(header))
         for _, (_, _, data) in sorted(tensors.items()):
             file.write(data)
 

@@ -11,18 +11,10 @@
 Factors are in BF16, of either sign and 0.008 to 0.03. Standard library only.
 """
 import argparse
-import json
 import random
-import struct
 import sys
 
-
-def header_of(path):
-    with open(path, "rb") as file:
-        length, = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    return header
+from make_fp8 import header_bytes, read_header
 
 
 def factors(generator, count):
@@ -34,7 +26,7 @@ def factors(generator, count):
 
 def planned(header, match, prefix, rank):
     """(name, shape) of every factor."""
-    for name in sorted(header):
+    for name in sorted(header.keys() - {"__metadata__"}):
         shape = header[name]["shape"]
         if match in name and name.endswith(".weight") and len(shape) == 2:
             stem = prefix + name.removeprefix("net.").removeprefix("model.diffusion_model.")[:-len(".weight")]
@@ -51,18 +43,18 @@ def main():
     parser.add_argument("--match", default="blocks.")
     parser.add_argument("--prefix", default="diffusion_model.")
     args = parser.parse_args()
+    with open(args.checkpoint, "rb") as file:
+        model = read_header(file)
     header, at = {}, 0
-    for name, shape in planned(header_of(args.checkpoint), args.match, args.prefix, args.rank):
+    for name, shape in planned(model, args.match, args.prefix, args.rank):
         size = 2 * shape[0] * shape[1]
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
         at += size
     if not header:
         sys.exit(f"{args.checkpoint}: no matrix of it has a name that holds '{args.match}': see --match")
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     generator = random.Random(args.seed)
     with open(args.output, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(header_bytes(header))
         for tensor in header.values():
             file.write(factors(generator, tensor["shape"][0] * tensor["shape"][1]))
     return 0

@@ -205,7 +205,7 @@ static bool holds(const json_t *checkpoints, enum family_kind kind)
 }
 
 /* Adds the tokenizers that the DiT takes prompts in and that are not there. */
-static void find_tokenizers(const char *folder, struct inventory *all)
+static void add_missing_tokenizers(const char *folder, struct inventory *all)
 {
     static const char *const names[MODEL_TOKENIZERS] = {"tokenizer (tokenizer/tokenizer.json)",
         "second tokenizer (t5_tokenizer/tokenizer.json or spiece.model)"};
@@ -250,7 +250,7 @@ static void model_json(const char *path, struct inventory *all)
         if (!all->there[kind] && !holds(all->checkpoints, (enum family_kind)kind))
             json_append(
                 all->missing, json_string(family_kind_name((enum family_kind)kind)), &all->failed);
-    find_tokenizers(path, all);
+    add_missing_tokenizers(path, all);
 }
 
 /* ---- the text ---- */

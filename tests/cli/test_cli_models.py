@@ -10,6 +10,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 
 from harness import SHOAL, SMALL, SOURCE, TIMEOUT, case, environment, expect, main, plan, refused, shoal
 
@@ -219,6 +220,25 @@ def inspect_tells_damaged_from_missing(folder):
     result = shoal("inspect", model)
     expect(result.code == 0 and "several .safetensors" in result.out, result)
     expect("missing" not in result.out, result)
+
+
+# ---- measuring ----
+
+
+@case
+def bench_models_has_a_row_for_each_cap(folder):
+    def bench(caps):
+        return subprocess.run([sys.executable, os.path.join(SOURCE, "tools", "bench_models.py"), SHOAL,
+                               os.path.join(SOURCE, "models", "shoal-mini"), "--vram", caps, "--steps", "2", "--",
+                               *SMALL[:4]], capture_output=True, text=True, timeout=TIMEOUT)
+
+    result = bench("none,4MiB")
+    rows = [line.split(" | ") for line in result.stdout.splitlines()[4:]]
+    expect(result.returncode == 0 and [row[0] for row in rows] == ["| none", "| 4MiB"], result)
+    expect(rows[0][2] == "12 of 12" and rows[1][2] != "12 of 12", rows)
+    result = bench("none,1MiB")
+    expect(result.returncode == 1 and "--vram 1MiB: " in result.stderr and "least" in result.stderr, result)
+    expect(result.stdout.count("12 of 12") == 1, result)
 
 
 # ---- verify ----

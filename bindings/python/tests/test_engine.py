@@ -239,6 +239,26 @@ class Runs(Case):
         with self.fails(shoal.Status.INVALID, "twice"):
             self.model.plan(PROMPT, loras=[first, (first, 2.0)], **SMALL)
 
+    @needs_numpy
+    def test_bench_lora_compares_pictures(self) -> None:
+        tools, dit = os.path.join(SOURCE, "tools"), os.path.join(MODEL, "transformer")
+        loras = [self.path("one.safetensors"), self.path("other.safetensors")]
+        for seed, path in enumerate(loras):
+            subprocess.run([sys.executable, os.path.join(tools, "make_lora.py"),
+                            os.path.join(dit, "diffusion_pytorch_model.safetensors"), path,
+                            "--match", "layers.", "--seed", str(seed)], check=True)
+        bench = [sys.executable, os.path.join(tools, "bench_lora.py"), MODEL]
+        small = ["--steps", "1", "--side", "32"]
+        done = subprocess.run([*bench, *loras, *small], env=ENVIRONMENT, capture_output=True,
+                              text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [line.split(" | ") for line in done.stdout.splitlines()[2:]]
+        self.assertEqual([row[-1] for row in rows], [f"{n} |" for n in "112234521"])
+        self.assertEqual([row[1] != "0.0" for row in rows], [n in "256" for n in "012345678"])
+        done = subprocess.run([*bench, loras[0], loras[0], *small], env=ENVIRONMENT,
+                              capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+
     def test_a_step_is_a_call_of_the_model(self) -> None:
         told = []
         plan = self.model.plan(PROMPT, sampler="heun", **SMALL)

@@ -3,8 +3,6 @@
 
 _Static_assert(PATCH_MOST_TERMS == PATCH_TERMS, "all terms at once");
 
-#define SHARED_FLOATS (PATCH_DEPTH * PATCH_TILE_COLS + PATCH_TILE_ROWS * (PATCH_DEPTH + 1))
-
 void cuda_patch(struct stream *stream, struct matrix y, struct matrix x, const struct patch *patch)
 {
     struct patch_args args = {gpu_matrix(y), gpu_matrix(x), .count = patch->count};
@@ -22,7 +20,6 @@ void cuda_patch(struct stream *stream, struct matrix y, struct matrix x, const s
     }
     cuda_launch(stream, KERNEL_patch,
         (struct cuda_grid){(uint32_t)ceil_div(y.rows, PATCH_TILE_ROWS),
-            (uint32_t)ceil_div(y.cols, PATCH_TILE_COLS), 1, PATCH_THREADS,
-            SHARED_FLOATS * sizeof(float)},
+            (uint32_t)ceil_div(y.cols, PATCH_TILE_COLS), 1, PATCH_THREADS, PATCH_SHARED_BYTES},
         &args);
 }

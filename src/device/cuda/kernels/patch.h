@@ -6,11 +6,15 @@
 
 #define PATCH_KERNELS(X) X(patch, patch)
 
-/* A block takes a tile, a thread 8 columns of a row of it. Blocks: x = rows, y = columns. */
-#define PATCH_TILE_ROWS 32
-#define PATCH_TILE_COLS 64
-#define PATCH_THREADS (PATCH_TILE_ROWS * PATCH_TILE_COLS / 8)
-#define PATCH_DEPTH 32 /* of a chain, in shared memory at once */
+/* A block takes a tile, a thread 8 columns of some rows of it. Blocks: x = rows, y = columns. */
+#define PATCH_TILE_ROWS 64
+#define PATCH_TILE_COLS 128
+#define PATCH_OWN_ROWS 4
+#define PATCH_THREADS (PATCH_TILE_ROWS / PATCH_OWN_ROWS * PATCH_TILE_COLS / 8)
+#define PATCH_DEPTH 16 /* of a chain, in shared memory at once */
+/* There: [depth, columns] of a, [depth, rows] of b, whose rows begin in banks of their own. */
+#define PATCH_B_STRIDE (PATCH_TILE_ROWS + 4)
+#define PATCH_SHARED_BYTES (PATCH_DEPTH * (PATCH_TILE_COLS + PATCH_B_STRIDE) * 4)
 #define PATCH_MOST_TERMS 8
 
 /* As struct patch_factor and patch_term. */

@@ -15,7 +15,7 @@
 
 enum { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
 enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68 };
-#define WORKSPACE_BYTES ((uint64_t)32 << 20)
+#define WORKSPACE_BYTES ((uint64_t)20 << 20)
 
 EXPORT struct fake_cublaslt fake_cublaslt;
 
@@ -43,9 +43,15 @@ struct suggestion {
     int reserved[4];
 };
 
+/* The last algorithm that was checked: what it was suggested for, and the largest n it is for. */
+static struct {
+    uint64_t suggested, n;
+} checked;
+
 /* A product on its way. */
 struct work {
     struct layout a, b, d;
+    bool split;
     struct product product;
     const uint16_t *w, *x;
     void *y;
@@ -189,6 +195,21 @@ CALL(cublasLtMatmulAlgoGetHeuristic, void *handle, struct product *product, stru
         "what a suggestion is asked for");
 }
 
+CALL(cublasLtMatmulAlgoCheck, void *handle, struct product *product, struct layout *a,
+    struct layout *b, struct layout *c, struct layout *d, const struct algorithm *algorithm,
+    struct suggestion *result)
+{
+    (void)handle, (void)product;
+    memset(result, 0, sizeof *result);
+    if (checked.suggested != algorithm->data[0]) checked.n = 0;
+    checked.suggested = algorithm->data[0];
+    if (d->rows == FAKE_N_NO_PANEL) return NOT_SUPPORTED;
+    if (d->rows > checked.n) checked.n = d->rows;
+    return require(c == d && a->type == b->type && a->rows == b->rows && a->cols == d->rows &&
+                       b->cols == d->cols && d->rows < algorithm->data[0],
+        "what an algorithm is checked for");
+}
+
 static float value(const void *at, int type, int64_t index)
 {
     if (type == R_32F) return ((const float *)at)[index];
@@ -203,13 +224,12 @@ static float product_at(const struct work *work, const uint16_t *x, const uint16
 }
 
 /* As emulate.h's matrix instruction adds up. */
-static float sum_of(const struct work *work, int64_t m, int64_t n)
+static float sum_of(const struct work *work, int64_t m, int64_t n, int64_t from, int64_t to)
 {
     const uint16_t *x = work->x + m * work->b.leading, *w = work->w + n * work->a.leading;
-    const int64_t depth = (int64_t)work->a.rows;
     float sum = 0, four[4];
 
-    for (int64_t first = 0; first < depth; first += 16) {
+    for (int64_t first = from; first < to; first += 16) {
         for (int64_t i = 0; i < 4; i++)
             four[i] =
                 product_at(work, x, w, first + i) + product_at(work, x, w, first + i + 4) +
@@ -226,8 +246,9 @@ static void multiply(void *given)
 
     for (int64_t m = 0; m < (int64_t)work->d.cols; m++)
         for (int64_t n = 0; n < (int64_t)work->d.rows; n++) {
-            float sum = sum_of(work, m, n);
+            int64_t depth = (int64_t)work->a.rows, half = work->split ? depth / 32 * 16 : depth;
             int64_t at = m * work->d.leading + n;
+            float sum = sum_of(work, m, n, 0, half) + sum_of(work, m, n, half, depth);
 
             if (work->product.epilogue == 4) sum += value(bias, work->d.type, n);
             if (work->d.type == R_32F)
@@ -255,8 +276,10 @@ CALL(cublasLtMatmul, void *handle, struct product *product, const float *alpha, 
         require(workspace_bytes == WORKSPACE_BYTES, "the workspace") ||
         require(a_layout->type == b_layout->type && a_layout->type != R_32F, "the types") ||
         require(d_layout->type != R_16F, "F16 that overflows to infinity") ||
-        require(algorithm->data[0] == d_layout->rows && algorithm->data[1] == d_layout->cols &&
-                    algorithm->data[2] == a_layout->rows,
+        require(algorithm->data[0] == d_layout->rows ||
+                    (algorithm->data[0] == checked.suggested && d_layout->rows <= checked.n),
+            "another shape's algorithm, unchecked") ||
+        require(algorithm->data[1] == d_layout->cols && algorithm->data[2] == a_layout->rows,
             "another shape's algorithm"))
         return INVALID_VALUE;
     if (!stream) return SUCCESS; /* to warm up */
@@ -265,7 +288,8 @@ CALL(cublasLtMatmul, void *handle, struct product *product, const float *alpha, 
     fake_cublaslt.products++;
     work = malloc(sizeof *work);
     if (!work) return EXECUTION_FAILED;
-    *work = (struct work){*a_layout, *b_layout, *d_layout, *product, a, b, d};
+    *work = (struct work){
+        *a_layout, *b_layout, *d_layout, algorithm->data[0] > FAKE_N_SPLIT, *product, a, b, d};
     fake_cublaslt.give(stream, (struct fake_command){.run = multiply, .given = work});
     return SUCCESS;
 }

@@ -7,6 +7,8 @@
 /* Shapes that it treats specially, by n. */
 #define FAKE_N_WITHOUT_ALGORITHM 72
 #define FAKE_N_NOT_SUPPORTED 88
+#define FAKE_N_NO_PANEL 56 /* that no algorithm of another n is for */
+#define FAKE_N_SPLIT 500   /* algorithms of more add sums up in two halves: other bits */
 
 /* The library's one variable, `fake_cublaslt`. */
 struct fake_cublaslt {

@@ -4,10 +4,13 @@
  */
 #include "cuda/gpu_support.h"
 
+#include "base/number.h"
 #include "cuda/fake_cublaslt.h"
 #include "cuda/fake_driver.h"
 #include "device/cuda/blas.h"
 #include "device/cuda/internal.h"
+#include "ops/ops_support.h"
+#include "tensor/quant.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -60,6 +63,7 @@ static void test_products(void **state)
     assert_int_equal(check(20, 64, 40, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_Q8_0), 3);
     assert_int_equal(check(20, 64, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_F32), 0);
     assert_int_equal(check(20, 64, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_F16), 0);
+    assert_int_equal(check(20, 64, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_F8_E4M3), 3);
     /* Few rows are not its. */
     assert_int_equal(check(FEW_ROWS, 64, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, none), 0);
     /* Where it has nothing, our own kernels multiply. */
@@ -166,6 +170,66 @@ static enum shoal_status multiply(
     return status;
 }
 
+/* Weights in F8 panel by panel, as a workspace of so many rows makes them, and the same in BF16. */
+static void check_panels(struct device *device, int64_t n, int64_t rows, int64_t products)
+{
+    enum { M = 9, K = 64 };
+    struct matrix x = random_matrix(DTYPE_BF16, M, K, K),
+                  codes = matrix_new(DTYPE_F8_E4M3, n, K, K);
+    struct matrix wide = matrix_new(DTYPE_BF16, n, K, K), y[2];
+    struct cuda_device *cuda = cuda_device(device);
+    struct shoal_error error = {0};
+    struct stream *stream;
+    uint8_t *code = (uint8_t *)(uintptr_t)codes.addr;
+    float *values = malloc((size_t)(n * K) * sizeof *values);
+    int64_t before = library->products;
+
+    assert_non_null(values);
+    for (int64_t i = 0; i < n * K; i++)
+        code[i] = (uint8_t)(i * 37 % 113 + (i % 3 ? 128 : 0));
+    codes.scale = 0.0371f;
+    quant_widen(values, code, codes.dtype, codes.scale, 0, n * K);
+    for (int64_t i = 0; i < n * K; i++)
+        ((uint16_t *)(uintptr_t)wide.addr)[i] = bf16_from_float(values[i]);
+    assert_ok(device->ops->stream_create(device, false, &stream, &error));
+    cuda->workspace_bytes =
+        CUDA_BLAS_WORKSPACE_BYTES + (uint64_t)(ceil_div(n * 4, 256) * 256 + rows * K * 2);
+    for (int i = 0; i < 2; i++) {
+        y[i] = matrix_new(DTYPE_BF16, M, n, n);
+        device->ops->compute->linear(stream, y[i], x, i ? wide : codes, MATRIX_NONE);
+    }
+    assert_ok(device->ops->stream_synchronize(stream, &error));
+    assert_memory_equal(
+        (void *)(uintptr_t)y[0].addr, (void *)(uintptr_t)y[1].addr, (size_t)(M * n * 2));
+    assert_int_equal(library->products - before, products);
+    if (library->violation) fail_msg("%s", library->violation);
+    device->ops->stream_destroy(&stream);
+    for (int i = 0; i < 2; i++)
+        matrix_drop(y[i]);
+    matrix_drop(x), matrix_drop(codes), matrix_drop(wide);
+    free(values);
+}
+
+/* What weights are stored in does not show in y, though the library adds up the sums of a whole and
+ * of panels otherwise if it is asked for each; and it is the library that makes both, or neither.
+ */
+static void test_panels(void **state)
+{
+    struct shoal_error error = {0};
+    struct device *device;
+
+    (void)state;
+    environment("cublaslt", FAKE_CUBLASLT);
+    assert_ok(open_device(&device, &error));
+    check_panels(device, 520, 600, 2);
+    check_panels(device, 520, 520, 2);
+    check_panels(device, 520, 264, 3 + 1); /* 256, 256, 8 */
+    check_panels(device, 520, 48, 11 + 1);
+    check_panels(device, 512 + FAKE_N_NO_PANEL, 256, 0);
+    device_destroy(&device);
+    assert_clean();
+}
+
 static void assert_fails(const char *words)
 {
     struct shoal_error error = {0};
@@ -269,6 +333,7 @@ static const struct CMUnitTest turing[] = {
 };
 static const struct CMUnitTest opening[] = {
     cmocka_unit_test(test_environment),
+    cmocka_unit_test(test_panels),
     cmocka_unit_test(test_failure),
     cmocka_unit_test(test_failing_description),
     cmocka_unit_test(test_opened_often),

@@ -194,6 +194,32 @@ static void test_slices(void **state)
 
 /* ---- a real model's sizes, on a card ---- */
 
+/* Quantised weights are multiplied panel by panel, those that come widened all at once, by a
+ * library that chooses how by the shape. What the host keeps must not show in y. */
+static void check_widened(int64_t m, int64_t n, int64_t k, enum dtype w_type)
+{
+    struct operand *x = gpu_input(DTYPE_BF16, m, k), *w = gpu_input(w_type, n, k);
+    struct operand *wide = gpu_output(DTYPE_BF16, n, k), *y = gpu_output(DTYPE_BF16, m, n);
+    int turn = 0;
+
+    for (gpu_begin_timed("linear, widened", 1e-2, 0, 0); gpu_next(); turn++) {
+        gpu.ops->copy(gpu.stream, on(wide), on(w));
+        gpu.ops->linear(gpu.stream, on(y), on(x), turn % 2 ? on(wide) : on(w), MATRIX_NONE);
+    }
+}
+
+static void test_widened(void **state)
+{
+    static const int64_t shapes[][2] = {{12288, 3072}, {3072, 12288}, {5120, 20480}};
+
+    (void)state;
+    for (int i = 0; i < COUNT(shapes); i++) {
+        check_widened(4096, shapes[i][0], shapes[i][1], DTYPE_F8_E4M3);
+        check_widened(40, shapes[i][0], shapes[i][1], DTYPE_F8_E4M3);
+    }
+    check_widened(512, 12288, 3072, DTYPE_Q8_0);
+}
+
 static void time_linear(
     int64_t m, int64_t n, int64_t k, enum dtype y_type, enum dtype x_type, enum dtype w_type)
 {
@@ -232,6 +258,15 @@ static void test_speed(void **state)
     time_linear(4224, 3840, 3840, DTYPE_BF16, DTYPE_F32, DTYPE_BF16);
     time_linear(4096, 3840, 64, DTYPE_F32, DTYPE_F32, DTYPE_BF16);
     time_linear(4096, 64, 3840, DTYPE_F32, DTYPE_F32, DTYPE_BF16);
+    /* Qwen-Image, Cosmos-Predict2 14B. */
+    time_linear(4096, 12288, 3072, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16);
+    time_linear(4096, 12288, 3072, DTYPE_BF16, DTYPE_BF16, DTYPE_F8_E4M3);
+    time_linear(4096, 3072, 12288, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16);
+    time_linear(4096, 3072, 12288, DTYPE_BF16, DTYPE_BF16, DTYPE_F8_E4M3);
+    time_linear(40, 12288, 3072, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16);
+    time_linear(40, 12288, 3072, DTYPE_BF16, DTYPE_BF16, DTYPE_F8_E4M3);
+    time_linear(4096, 5120, 20480, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16);
+    time_linear(4096, 5120, 20480, DTYPE_BF16, DTYPE_BF16, DTYPE_F8_E4M3);
     /* Modulation. */
     time_linear(1, 15360, 256, DTYPE_F32, DTYPE_F32, DTYPE_BF16);
     time_linear(1, 10240, 3840, DTYPE_F32, DTYPE_F32, DTYPE_BF16);
@@ -255,6 +290,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_few_rows),
     cmocka_unit_test(test_quantised_exactly),
     cmocka_unit_test(test_slices),
+    cmocka_unit_test(test_widened),
     cmocka_unit_test(test_speed),
 };
 

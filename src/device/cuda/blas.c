@@ -61,6 +61,9 @@ struct suggestion {
     X(suggest, cublasLtMatmulAlgoGetHeuristic,                                                     \
         (handle_t, product_t, layout_t a, layout_t b, layout_t c, layout_t d, wishes_t, int most,  \
             struct suggestion *, int *count))                                                      \
+    X(check, cublasLtMatmulAlgoCheck,                                                              \
+        (handle_t, product_t, layout_t a, layout_t b, layout_t c, layout_t d,                      \
+            const struct algorithm *, struct suggestion *))                                        \
     X(multiply, cublasLtMatmul,                                                                    \
         (handle_t, product_t, const void *alpha, const void *a, layout_t, const void *b, layout_t, \
             const void *beta, const void *c, layout_t, void *d, layout_t,                          \
@@ -77,6 +80,7 @@ struct calls {
 
 struct shape {
     int64_t m, n, k;
+    struct cuda_columns columns; /* n are all of them, a panel or the last one */
     enum dtype type, y_type;
     bool bias;
 };
@@ -111,12 +115,18 @@ static int data_type(enum dtype dtype)
     return dtype == DTYPE_F32 ? R_32F : dtype == DTYPE_F16 ? R_16F : R_16BF;
 }
 
+static void layouts_drop(const struct cuda_blas *blas, struct product *p)
+{
+    if (p->a) blas->calls.layout_destroy(p->a);
+    if (p->d) blas->calls.layout_destroy(p->d);
+    p->a = p->d = NULL;
+}
+
 static void product_drop(const struct cuda_blas *blas, struct product *p)
 {
+    layouts_drop(blas, p);
     if (p->product) blas->calls.product_destroy(p->product);
-    if (p->a) blas->calls.layout_destroy(p->a);
     if (p->b) blas->calls.layout_destroy(p->b);
-    if (p->d) blas->calls.layout_destroy(p->d);
     memset(p, 0, sizeof *p);
 }
 
@@ -149,11 +159,40 @@ static int suggest(const struct cuda_blas *blas, struct product *p)
     return suggestion.status;
 }
 
+/* Describes w and y for `n` columns of the product. */
+static int lay_out(const struct cuda_blas *blas, struct product *p, int64_t n)
+{
+    const struct calls *lt = &blas->calls;
+    const struct shape s = p->shape;
+    const int64_t row = ceil_div(n, ALIGNMENT) * ALIGNMENT;
+    int status;
+
+    layouts_drop(blas, p);
+    status = lt->layout_create(&p->a, data_type(s.type), (uint64_t)s.k, (uint64_t)n, s.k);
+    if (status) return status;
+    return lt->layout_create(&p->d, data_type(s.y_type), (uint64_t)n, (uint64_t)s.m, row);
+}
+
+/* Whether `n` columns can be made as all are. */
+static int check_panel(const struct cuda_blas *blas, struct product *p, int64_t n)
+{
+    struct suggestion result = {0};
+    int status;
+
+    if (n == 0 || n == p->shape.columns.all) return SUCCESS;
+    status = lay_out(blas, p, n);
+    if (status) return status;
+    status =
+        blas->calls.check(blas->handle, p->product, p->a, p->b, p->d, p->d, &p->algorithm, &result);
+    if (status) return status;
+    return result.workspace_bytes > CUDA_BLAS_WORKSPACE_BYTES ? NOT_SUPPORTED : result.status;
+}
+
+/* Looks at the whole and its panels, whichever the shape is, so that all are usable or none is. */
 static int describe(const struct cuda_blas *blas, struct product *p)
 {
     const struct calls *lt = &blas->calls;
     const struct shape s = p->shape;
-    const int64_t row = ceil_div(s.n, ALIGNMENT) * ALIGNMENT;
     const int32_t transpose = OP_T, epilogue = EPILOGUE_BIAS;
     const device_addr bias = blas->workspace; /* for now: there must be one */
     int status = lt->product_create(&p->product, COMPUTE_32F, R_32F);
@@ -163,18 +202,18 @@ static int describe(const struct cuda_blas *blas, struct product *p)
         status = lt->product_set(p->product, PRODUCT_EPILOGUE, &epilogue, sizeof epilogue);
     if (!status && s.bias) status = lt->product_set(p->product, PRODUCT_BIAS, &bias, sizeof bias);
     if (!status)
-        status = lt->layout_create(&p->a, data_type(s.type), (uint64_t)s.k, (uint64_t)s.n, s.k);
-    if (!status)
         status = lt->layout_create(&p->b, data_type(s.type), (uint64_t)s.k, (uint64_t)s.m, s.k);
-    if (!status)
-        status = lt->layout_create(&p->d, data_type(s.y_type), (uint64_t)s.n, (uint64_t)s.m, row);
-    return status ? status : suggest(blas, p);
+    if (!status) status = lay_out(blas, p, s.columns.all);
+    if (!status) status = suggest(blas, p);
+    if (!status) status = check_panel(blas, p, s.columns.panel);
+    if (!status) status = check_panel(blas, p, s.columns.all % s.columns.panel);
+    return status ? status : lay_out(blas, p, s.n);
 }
 
 static bool same_shape(struct shape a, struct shape b)
 {
     return a.m == b.m && a.n == b.n && a.k == b.k && a.type == b.type && a.y_type == b.y_type &&
-           a.bias == b.bias;
+           a.bias == b.bias && a.columns.all == b.columns.all && a.columns.panel == b.columns.panel;
 }
 
 /* A status that says that the library has nothing for what it is asked, and never will. Others are
@@ -246,8 +285,8 @@ static int run(struct cuda_blas *blas, CUstream stream, const struct product *p,
     return status;
 }
 
-bool cuda_blas_multiply(
-    struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+bool cuda_blas_multiply(struct stream *stream, struct matrix y, struct matrix x, struct matrix w,
+    struct matrix bias, struct cuda_columns columns)
 {
     struct cuda_device *cuda = cuda_device(stream->device);
     struct product *p;
@@ -259,8 +298,8 @@ bool cuda_blas_multiply(
     if (!cuda->blas || !aligned(y) || !aligned(x) || !aligned(w) || bias.addr % ALIGNMENT != 0)
         return false;
     if (!cuda_enter(cuda)) return true; /* dropped, like all that is given now */
-    status = product_of(
-        cuda->blas, (struct shape){y.rows, y.cols, x.cols, x.dtype, y.dtype, bias.addr != 0}, &p);
+    status = product_of(cuda->blas,
+        (struct shape){y.rows, y.cols, x.cols, columns, x.dtype, y.dtype, bias.addr != 0}, &p);
     if (!status && !p->usable) return false;
     if (!status) status = run(cuda->blas, ((struct cuda_stream *)stream)->handle, p, y, x, w, bias);
     if (cannot(status)) return false;
@@ -311,7 +350,9 @@ static void warm_up(struct cuda_blas *blas)
     const int types = type == DTYPE_F16 ? 1 : 2; /* see cuda_blas_multiply */
     const int64_t rows[] = {64, 1024, 2048}, dim = 2048;
 
-    if (dtype_bytes(DTYPE_F32, 2 * dim * dim) > (int64_t)CUDA_BLAS_WORKSPACE_BYTES) return;
+    if ((uint64_t)dtype_bytes(DTYPE_F32, 2 * dim * dim) >
+        cuda->workspace_bytes - CUDA_BLAS_WORKSPACE_BYTES)
+        return;
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < types; j++) {
             struct matrix w = matrix_at(cuda->workspace, type, dim, dim);
@@ -319,7 +360,7 @@ static void warm_up(struct cuda_blas *blas)
             struct matrix y =
                 matrix_at(cuda->workspace + (uint64_t)dtype_bytes(DTYPE_F32, dim * dim), y_types[j],
                     rows[i], dim);
-            const struct shape shape = {rows[i], dim, dim, type, y_types[j], false};
+            const struct shape shape = {rows[i], dim, dim, {dim, dim}, type, y_types[j], false};
             struct product *p;
 
             /* What fails now is asked for again when it is needed. */

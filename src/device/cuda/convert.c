@@ -31,12 +31,12 @@ struct matrix cuda_convert(struct stream *stream, device_addr at, enum dtype dty
 {
     struct matrix to = matrix_at(at, dtype, m.rows, cuda_converted_cols(m.cols));
     struct convert_args args = {gpu_matrix(to), gpu_matrix(m)};
-    int64_t threads = ceil_div(to.cols / 8, 32) * 32;
+    const int64_t runs = ceil_div(to.cols / 8, CONVERT_THREADS);
+    const int64_t threads = ceil_div(ceil_div(to.cols / 8, runs), 32) * 32;
 
-    if (threads > CONVERT_THREADS) threads = CONVERT_THREADS;
     cuda_launch(stream, KERNEL_convert,
         (struct cuda_grid){
-            (uint32_t)m.rows, (uint32_t)ceil_div(to.cols / 8, threads), 1, (uint32_t)threads, 0},
+            (uint32_t)ceil_div(m.rows, CONVERT_ROWS), (uint32_t)runs, 1, (uint32_t)threads, 0},
         &args);
     return to;
 }

@@ -10,23 +10,22 @@
 
 #define ALIGNMENT 16
 #define PANEL_ROWS 256 /* panels have a multiple of them, where there is room for so many */
+#define TILE_ROWS 128  /* of y, that a library's larger tiles have, of as many columns as that */
 
 /* ---- operands ---- */
 
 /* The bias as the other kernels take it: of a plain type; and, if it can be without rounding, of
- * y's and aligned, as cuBLASLt does. */
+ * y's and aligned, as cuBLASLt does. F8 is BF16 when it is widened. */
 static struct matrix usable_bias(
-    struct stream *stream, struct matrix bias, enum dtype y_type, struct cuda_room *room)
+    struct stream *stream, struct matrix bias, enum dtype y_type, device_addr at)
 {
     struct cuda_device *cuda = cuda_device(stream->device);
-    bool quantised = dtype_is_quantised(bias.dtype), same = bias.dtype == y_type;
+    bool quantised = dtype_is_quantised(bias.dtype);
+    bool same = (dtype_is_f8(bias.dtype) ? DTYPE_BF16 : bias.dtype) == y_type;
     bool move = cuda->blas && (same ? bias.addr % ALIGNMENT != 0 : y_type == DTYPE_F32);
 
     if (!bias.addr || !(quantised || move)) return bias;
-    enum dtype type = same ? y_type : DTYPE_F32;
-    uint64_t bytes = (uint64_t)dtype_bytes(type, cuda_converted_cols(bias.cols));
-
-    return cuda_convert(stream, cuda_room_take(room, bytes), type, bias);
+    return cuda_convert(stream, at, same ? y_type : DTYPE_F32, bias);
 }
 
 static struct matrix bias_cols(struct matrix bias, int64_t first, int64_t count)
@@ -108,38 +107,52 @@ static void multiply_own(
 
 /* ---- panels ---- */
 
-static void multiply(
-    struct stream *stream, struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
+/* The rows of a panel, of `rows` in all: as few panels as fit, and all alike. */
+static int64_t panel_rows(uint64_t bytes, uint64_t row_bytes, int64_t rows)
+{
+    const int64_t fit = (int64_t)(bytes / row_bytes), whole = fit / PANEL_ROWS * PANEL_ROWS;
+
+    assert(fit > 0);
+    if (fit >= rows) return rows;
+    if (whole == 0) return fit;
+    return ceil_div(ceil_div(rows, ceil_div(rows, whole)), PANEL_ROWS) * PANEL_ROWS;
+}
+
+/* What of a panel of w keeps every multiprocessor busy for whole rounds of tiles, if it fits, given
+ * the rows of y. A tail of a round is lost in each panel, but once in the whole. */
+static int64_t panel_columns(const struct cuda_device *cuda, uint64_t bytes, uint64_t row_bytes,
+    int64_t y_rows, int64_t rows)
+{
+    const int64_t fit = (int64_t)(bytes / row_bytes);
+    const int64_t round = cuda->processors / ceil_div(y_rows, TILE_ROWS) * PANEL_ROWS;
+
+    if (fit >= rows || round == 0 || fit < round) return panel_rows(bytes, row_bytes, rows);
+    return fit / round * round;
+}
+
+static void multiply(struct stream *stream, struct matrix y, struct matrix x, struct matrix w,
+    struct matrix bias, struct cuda_columns columns)
 {
     bool takes = !bias.addr || bias.dtype == y.dtype;
 
-    if (!takes || !cuda_blas_multiply(stream, y, x, w, bias)) multiply_own(stream, y, x, w, bias);
+    if (!takes || !cuda_blas_multiply(stream, y, x, w, bias, columns))
+        multiply_own(stream, y, x, w, bias);
 }
 
-/* How many rows of a panel fit, of `rows` in all. */
-static int64_t fitting(uint64_t bytes, uint64_t row_bytes, int64_t rows)
-{
-    int64_t fit = (int64_t)(bytes / row_bytes);
-
-    if (fit >= rows) return rows;
-    assert(fit > 0);
-    return fit > PANEL_ROWS ? fit / PANEL_ROWS * PANEL_ROWS : fit;
-}
-
+/* Panels are of the same rows whether w has to be converted or not, so that what it is stored in
+ * does not show. If it has not, all its panels are multiplied at once. */
 static void multiply_panels(struct stream *stream, struct matrix y, struct matrix x,
     struct matrix w, struct matrix bias, struct cuda_room room)
 {
-    enum dtype type = cuda_device(stream->device)->base.traits.activation;
+    const struct cuda_device *cuda = cuda_device(stream->device);
+    enum dtype type = cuda->base.traits.activation;
     bool x_ready = ready(x, type), w_ready = ready(w, type);
     uint64_t row_bytes = (uint64_t)dtype_bytes(type, cuda_converted_cols(x.cols));
-    int64_t x_rows = x.rows, w_rows = w.rows;
-    device_addr w_at = room.at;
-
-    if (!x_ready) {
-        x_rows = fitting(w_ready ? room.bytes : room.bytes / 2, row_bytes, x.rows);
-        w_at += (uint64_t)x_rows * row_bytes;
-    }
-    if (!w_ready) w_rows = fitting(room.at + room.bytes - w_at, row_bytes, w.rows);
+    int64_t x_rows = x_ready ? x.rows : panel_rows(room.bytes / 2, row_bytes, x.rows);
+    device_addr w_at = room.at + (x_ready ? 0 : (uint64_t)x_rows * row_bytes);
+    struct cuda_columns columns = {w.rows,
+        panel_columns(cuda, x_ready ? room.bytes : room.bytes / 2, row_bytes, x_rows, w.rows)};
+    int64_t w_rows = w_ready ? w.rows : columns.panel;
 
     for (int64_t m = 0; m < y.rows; m += x_rows) {
         int64_t rows = m + x_rows < y.rows ? x_rows : y.rows - m;
@@ -151,8 +164,8 @@ static void multiply_panels(struct stream *stream, struct matrix y, struct matri
             struct matrix w_panel = matrix_rows(w, n, cols);
 
             if (!w_ready) w_panel = cuda_convert(stream, w_at, type, w_panel);
-            multiply(
-                stream, matrix_cols(y_rows, n, cols), x_panel, w_panel, bias_cols(bias, n, cols));
+            multiply(stream, matrix_cols(y_rows, n, cols), x_panel, w_panel,
+                bias_cols(bias, n, cols), columns);
         }
     }
 }
@@ -162,10 +175,12 @@ void cuda_linear(
 {
     struct cuda_device *cuda = cuda_device(stream->device);
     struct cuda_room room = cuda_room(stream);
+    device_addr bias_at =
+        cuda_room_take(&room, (uint64_t)dtype_bytes(DTYPE_F32, cuda_converted_cols(y.cols)));
 
     check_linear(y, x, w, bias);
     if (cuda->blas) room.bytes -= CUDA_BLAS_WORKSPACE_BYTES;
-    bias = usable_bias(stream, bias, y.dtype, &room);
+    bias = usable_bias(stream, bias, y.dtype, bias_at);
     if (x.rows <= FEW_ROWS)
         multiply_few(stream, y, x, w, bias);
     else

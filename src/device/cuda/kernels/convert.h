@@ -6,8 +6,10 @@
 
 #define CONVERT_KERNELS(X) X(convert, convert)
 
-/* A thread takes 8 columns. Blocks: x = rows of `to`, y = runs of columns. */
+/* A thread takes 8 columns of some rows. Blocks: x = rows of `to` / CONVERT_ROWS, y = runs of
+ * columns. */
 #define CONVERT_THREADS 256
+#define CONVERT_ROWS 4
 
 /*
  * to = from in to's type (F32, F16 or BF16), rounded once. `from` is of any computed type; columns

@@ -152,37 +152,50 @@ DEVICE void load_q6_k(float to[8], const uint8_t *b, int i)
 
 /* ---- codes of 8 bits ---- */
 
-/* The bits of a code moved to where an F16 has them: E5M2's are its upper half, and E4M3's make its
- * value but for the exponents' biases, which lie 8 apart. */
-DEVICE float f8_as_float(uint32_t code, int dtype)
+/* Two codes, in the upper bytes of each half or, shifted, in the lower ones, as F16 of each half.
+ * An E5M2's bits are an F16's upper half; an E4M3's make its value but for the exponents' biases,
+ * which lie 8 apart. `nans`: 0x80 in the byte of an E4M3 that is one. */
+DEVICE uint32_t f8_as_f16(uint32_t upper, uint32_t nans, int dtype)
 {
-    if (dtype == DTYPE_F8_E5M2) return f16_as_float((uint16_t)(code << 8));
-    if ((code & 0x7f) == 0x7f) return f16_as_float((uint16_t)(code << 8 | 0x7e00));
-    return f16_as_float((uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7)) * 256.0f;
+    if (dtype == DTYPE_F8_E5M2) return upper & 0xff00ff00u;
+    return (upper & 0x80008000u) | (upper & 0x7f007f00u) >> 1 | ((nans & 0x80008000u) >> 8) * 0xfc;
 }
 
-/* Elements [index, index + count) of a run, count <= 8, and zeros after them. */
-DEVICE void load_f8(
-    float to[8], const uint8_t *run, int64_t index, int count, int dtype, float scale)
+/* Four codes, the first the lowest byte, as BF16: its product with the scale, rounded. */
+DEVICE uint2 f8_as_bf16(uint32_t codes, int dtype, float scale)
+{
+    const float unbias = dtype == DTYPE_F8_E5M2 ? 1.0f : 256.0f;
+    const uint32_t nans = ((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+    const uint32_t even = f8_as_f16(codes << 8, nans << 8, dtype);
+    const uint32_t odd = f8_as_f16(codes, nans, dtype);
+    float values[4] = {f16_as_float((uint16_t)even), f16_as_float((uint16_t)odd),
+        f16_as_float((uint16_t)(even >> 16)), f16_as_float((uint16_t)(odd >> 16))};
+
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        values[i] = rounded_product(values[i] * unbias, scale);
+    return make_uint2(floats_as_bf16(values[0], values[1]), floats_as_bf16(values[2], values[3]));
+}
+
+/* Codes [index, index + count) of a run, count <= 8, and zeros after them. */
+DEVICE uint2 load_f8_codes(const uint8_t *run, int64_t index, int count)
 {
     const uint8_t *at = run + index;
     uint32_t words[2] = {0, 0};
 
-    if (count == 8 && (uintptr_t)at % 8 == 0) {
-        const uint2 both = *(const uint2 *)at;
-
-        words[0] = both.x, words[1] = both.y;
-    } else {
+    if (count == 8 && (uintptr_t)at % 8 == 0) return *(const uint2 *)at;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < count) words[i / 4] |= (uint32_t)at[i] << i % 4 * 8;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float code = f8_as_float(words[i / 4] >> i % 4 * 8 & 0xff, dtype);
+    for (int i = 0; i < 8; i++)
+        if (i < count) words[i / 4] |= (uint32_t)at[i] << i % 4 * 8;
+    return make_uint2(words[0], words[1]);
+}
 
-        to[i] = bf16_as_float(float_as_bf16(rounded_product(code, scale)));
-    }
+/* Eight codes as eight BF16. */
+DEVICE uint4 f8_row_as_bf16(uint2 codes, int dtype, float scale)
+{
+    const uint2 low = f8_as_bf16(codes.x, dtype, scale), high = f8_as_bf16(codes.y, dtype, scale);
+
+    return make_uint4(low.x, low.y, high.x, high.y);
 }
 
 /* Elements [index, index + count) of a quantised matrix, and zeros after them if it is of F8; else
@@ -196,7 +209,8 @@ DEVICE void load_quantised(float to[8], const struct gpu_matrix &m, int64_t inde
     switch (m.dtype) {
     case DTYPE_F8_E4M3:
     case DTYPE_F8_E5M2:
-        return load_f8(to, bytes, index, count, m.dtype, m.scale);
+        return widen_bits(
+            to, f8_row_as_bf16(load_f8_codes(bytes, index, count), m.dtype, m.scale), GPU_BF16);
     case DTYPE_Q4_0:
         return load_q4_q5(to, bytes + block * 18, i, false, false);
     case DTYPE_Q4_1:

@@ -24,6 +24,8 @@ static const char usage[] =
     "qwen-image\n"
     "                         20.4 B + 7.1 B, about 56 GB, of cosmos 2.0 B or 14.3 B + 4.9 B,\n"
     "                         of anima 2.1 B + 0.6 B; small: a few MB\n"
+    "  --depth N              only the first N blocks of the DiT and of the text encoder, as wide\n"
+    "                         as they are; of the comfyui layout\n"
     "  --dtype bf16|f32|fp8   f32 holds the same values as bf16; fp8 has its matrices rounded to\n"
     "                         unscaled E4M3, the rest in bf16 (tools/make_fp8.py makes scaled "
     "ones)\n"
@@ -64,14 +66,15 @@ static enum shoal_status parse_choice(const char *option, const char *text, cons
     return SHOAL_OK;
 }
 
-static enum shoal_status parse_seed(const char *text, uint64_t *seed, struct shoal_error *error)
+static enum shoal_status parse_number(
+    const char *option, const char *text, uint64_t *number, struct shoal_error *error)
 {
     char *end;
 
     errno = 0;
-    *seed = strtoull(text, &end, 10);
+    *number = strtoull(text, &end, 10);
     if (errno || *end || text[0] < '0' || text[0] > '9')
-        FAIL(error, SHOAL_E_INVALID, "--seed: '%s' is not a number from 0 to 2^64 - 1", text);
+        FAIL(error, SHOAL_E_INVALID, "--%s: '%s' is not a number from 0 to 2^64 - 1", option, text);
     return SHOAL_OK;
 }
 
@@ -103,7 +106,12 @@ static enum shoal_status parse_option(
     case 'p':
         return parse_parts(optarg, &options->parts, error);
     case 's':
-        return parse_seed(optarg, &options->seed, error);
+        return parse_number("seed", optarg, &options->seed, error);
+    case 'n':
+        TRY(parse_number("depth", optarg, &options->depth, error));
+        if (options->depth < 1 || options->depth > 1000)
+            FAIL(error, SHOAL_E_INVALID, "--depth: %s is not from 1 to 1000", optarg);
+        break;
     case 'b':
         return shoal_parse_size(optarg, &options->shard_bytes, error);
     case 't':
@@ -120,7 +128,7 @@ int main(int argc, char **argv)
     static const struct option known[] = {{"family", 1, NULL, 'f'}, {"layout", 1, NULL, 'l'},
         {"parts", 1, NULL, 'p'}, {"scale", 1, NULL, 'c'}, {"dtype", 1, NULL, 'd'},
         {"seed", 1, NULL, 's'}, {"shard", 1, NULL, 'b'}, {"tokenizer", 1, NULL, 't'},
-        {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+        {"depth", 1, NULL, 'n'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
     struct make_options options = {.layout = MAKE_DIFFUSERS,
         .family = make_family_find(NULL),
         .dtype = DTYPE_BF16,

@@ -18,6 +18,7 @@ struct make_options {
     enum make_layout layout;
     unsigned parts;        /* of enum make_part */
     bool small;            /* a few MB of the same structure, for tests */
+    uint64_t depth;        /* of the DiT and the text encoder that many blocks alone; 0: all */
     enum dtype dtype;      /* BF16, F32 holding the same values, or F8_E4M3: they rounded */
     uint64_t seed;         /* the same seed gives the same weights in every layout and dtype */
     uint64_t shard_bytes;  /* of the diffusers layout's files, at most, if tensors allow it */

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -189,10 +190,30 @@ static enum shoal_status write_diffusers(struct maker *m)
 
 /* ---- the ComfyUI layout ---- */
 
+/* Which block of its stack a tensor is of, by its stored name; -1: of none. */
+static long block_of(const char *name)
+{
+    static const char *const stacks[] = {"blocks.", "block.", "layers."};
+
+    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
+        const char *at = strstr(name, stacks[i]), *number = at ? at + strlen(stacks[i]) : "";
+
+        if (*number >= '0' && *number <= '9') return strtol(number, NULL, 10);
+    }
+    return -1;
+}
+
 static void fill_whole(struct maker *m, const struct make_component *part, struct make_list *list)
 {
+    const long depth = (long)m->options->depth;
+    size_t kept = list->count;
+
     part->fill(list, m->options->small);
     if (part->more) part->more(list, m->options->small);
+    if (depth == 0 || part == &m->family->parts[MAKE_PARTS - 1]) return; /* the VAE is no stack */
+    for (size_t i = kept; i < list->count; i++)
+        if (block_of(list->tensors[i].name) < depth) list->tensors[kept++] = list->tensors[i];
+    list->count = kept;
 }
 
 static enum shoal_status list_bytes(struct maker *m, const struct make_list *list)
@@ -316,6 +337,9 @@ static enum shoal_status check_options(
     if (!o->shard_bytes) FAIL(error, SHOAL_E_INVALID, "shards of 0 bytes cannot hold tensors");
     if (file_kind(o->out) != FILE_NONE)
         FAIL(error, SHOAL_E_INVALID, "%s exists already: remove it or give another name", o->out);
+    if (o->depth && o->layout != MAKE_COMFYUI)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "a depth is for the comfyui layout: configurations say how many blocks there are");
     if (names_file(o) && o->tokenizer)
         FAIL(error, SHOAL_E_INVALID,
             "a tokenizer cannot be put into the file %s: leave it out, or "

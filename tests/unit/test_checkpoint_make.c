@@ -420,8 +420,49 @@ static void test_refuses(void **state)
     o.parts = 0;
     refuse(&o, SHOAL_E_INVALID, "dit, text, vae");
     o.parts = MAKE_VAE;
+    o.depth = 1;
+    refuse(&o, SHOAL_E_UNSUPPORTED, "depth");
+    o.depth = 0;
     o.shard_bytes = 0;
     refuse(&o, SHOAL_E_INVALID, "shards");
+}
+
+/* Fewer blocks than there are, of each stack: the others are as they were, and it opens. */
+static void test_depth(void **state)
+{
+    static const char *const families[] = {"z-image", "qwen-image", "cosmos-2b", "anima"};
+    struct shoal_error error = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct make_options o = options(MAKE_COMFYUI, NULL);
+        struct checkpoint *checkpoints[2];
+        struct model *models[2];
+
+        o.family = make_family_find(families[i]);
+        o.parts = MAKE_DIT;
+        for (o.depth = 0; o.depth < 2; o.depth++) {
+            char name[64];
+
+            snprintf(name, sizeof name, "depth-%s-%d", families[i], (int)o.depth);
+            o.out = at(name);
+            assert_ok(make_checkpoint(&o, NULL, &error));
+            strcat(name, "/diffusion_models");
+            checkpoints[o.depth] = open_made(name);
+            assert_ok(
+                family_open(checkpoints[o.depth], FAMILY_DIT, NULL, &models[o.depth], &error));
+        }
+        assert_true(models[1]->block_count < models[0]->block_count);
+        for (size_t t = 0; t < checkpoint_count(checkpoints[1]); t++) {
+            const struct checkpoint_tensor *one = checkpoint_at(checkpoints[1], t);
+
+            assert_holds(one, 0, find(checkpoints[0], one->name));
+        }
+        for (int d = 0; d < 2; d++) {
+            model_destroy(&models[d]);
+            checkpoint_close(&checkpoints[d]);
+        }
+    }
 }
 
 /* Its decoder, and its encoder. */
@@ -637,6 +678,7 @@ int main(void)
         cmocka_unit_test(test_weights_look_normal),
         cmocka_unit_test(test_tokenizer_is_copied),
         cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_depth),
         cmocka_unit_test(test_cosmos),
         cmocka_unit_test(test_text_encoders),
         cmocka_unit_test(test_qwen_image),

@@ -288,6 +288,8 @@ struct device_traits {
     int64_t chunk_rows;    /* of wide activations that exist at once, at most */
     int64_t product_rows;  /* that a product takes its weights in for, if it waits for them; more
                               rows take them in again */
+    int64_t convert_rows;  /* from so many on a product first converts weights of another type than
+                              the activations', in memory; 0: it never does */
 };
 
 /* What every back end's device, stream and event begin with. */

@@ -198,6 +198,8 @@ static void report_text(const struct report *r, struct text *t)
     row(t, "", "attention", rates->flops[WORK_ATTENTION], "GFLOP/s", "");
     row(t, "", "convolution", rates->flops[WORK_CONV], "GFLOP/s", "");
     row(t, "", "all other", rates->memory_bytes, "GB/s", "of operands");
+    text_append(t, "%-12s%-20s%8.1f us%8s%s\n", "", "each operation", 1e6 * rates->call_seconds, "",
+        "whatever its size");
     text_append(t, "overlap     %-20s%8.0f %%         more time for linear products\n",
         "beside copies", 100 * rates->copy_tax);
     text_append(t, "%-12s%-20s%8.0f %%\n", "", "beside reads", 100 * rates->read_tax);
@@ -238,6 +240,7 @@ static char *report_json(const struct report *r)
     json_put(object, "conv_flops", json_real(rates->flops[WORK_CONV]), &failed);
     json_put(object, "weight_bytes", json_real(rates->weight_bytes), &failed);
     json_put(object, "memory_bytes", json_real(rates->memory_bytes), &failed);
+    json_put(object, "call_seconds", json_real(rates->call_seconds), &failed);
     json_put(object, "copy_tax", json_real(rates->copy_tax), &failed);
     json_put(object, "read_tax", json_real(rates->read_tax), &failed);
     json_put(object, "spread", json_real(f->spread), &failed);

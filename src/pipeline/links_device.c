@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/rng.h"
 #include "base/size.h"
 #include "stream/intake.h"
 
@@ -137,17 +138,22 @@ static double seconds_of(struct bench *b, void (*body)(void *arg), double second
     return links_seconds(body, b, seconds, &b->spread) / repeats(b);
 }
 
+static void give_products(struct bench *b)
+{
+    const struct matrix *w = b->weights[b->turn++ % WEIGHT_SETS];
+    const struct compute_ops *ops = b->device->ops->compute;
+
+    ops->linear(b->compute, b->m[1], b->m[0], w[0], MATRIX_NONE);
+    ops->linear(b->compute, b->m[2], b->m[0], w[1], MATRIX_NONE);
+    ops->linear(b->compute, b->m[1], b->m[2], w[2], MATRIX_NONE);
+}
+
 static void linear(void *arg)
 {
     struct bench *b = arg;
 
-    for (int i = 0; i < repeats(b); i++) {
-        const struct matrix *w = b->weights[b->turn++ % WEIGHT_SETS];
-
-        b->device->ops->compute->linear(b->compute, b->m[1], b->m[0], w[0], MATRIX_NONE);
-        b->device->ops->compute->linear(b->compute, b->m[2], b->m[0], w[1], MATRIX_NONE);
-        b->device->ops->compute->linear(b->compute, b->m[1], b->m[2], w[2], MATRIX_NONE);
-    }
+    for (int i = 0; i < repeats(b); i++)
+        give_products(b);
     wait_for(b, b->compute);
 }
 
@@ -286,6 +292,49 @@ static void measure_linear(struct bench *b, struct rates *rates)
         weights / fmax(seconds - few / rates->flops[WORK_LINEAR], LEAST_PART * seconds);
 }
 
+/* ---- operations as such ---- */
+
+#define SMALL_CALLS                                                                                \
+    48 /* after each set of products, that keeps a card busy while they are given                  \
+        */
+
+static void small_calls(struct bench *b)
+{
+    const struct matrix small = matrix_cols(matrix_rows(b->m[1], 0, 8), 0, HEAD);
+
+    for (int i = 0; i < SMALL_CALLS; i++)
+        b->device->ops->compute->activate(b->compute, small, small, ACTIVATION_SILU);
+}
+
+static void small_alone(void *arg)
+{
+    small_calls(arg);
+    wait_for(arg, ((struct bench *)arg)->compute);
+}
+
+static void linear_and_small(void *arg)
+{
+    struct bench *b = arg;
+
+    for (int i = 0; i < repeats(b); i++) {
+        give_products(b);
+        small_calls(b);
+    }
+    wait_for(b, b->compute);
+}
+
+/* What a card takes for a small operation shows only if it does not wait for the host meanwhile. */
+static double call_seconds(struct bench *b)
+{
+    double products, both;
+
+    (void)set_linear(b, many_tokens(b));
+    if (repeats(b) == 1) return links_seconds(small_alone, b, SECONDS, &b->spread) / SMALL_CALLS;
+    products = seconds_of(b, linear, SECONDS);
+    both = seconds_of(b, linear_and_small, SECONDS);
+    return fmax(0, both - products) / SMALL_CALLS;
+}
+
 /* ---- both at once ---- */
 
 #define OVERLAP_ROUNDS 5
@@ -367,6 +416,7 @@ static void measure_all(struct bench *b, struct links_figures *figures)
     figures->link_cached_bytes =
         (double)SOURCE_BYTES / links_seconds(copy_cached, b, SECONDS, &b->spread);
     measure_linear(b, rates);
+    rates->call_seconds = call_seconds(b);
     amount = set_attention(b);
     rates->flops[WORK_ATTENTION] = amount / seconds_of(b, attention, SECONDS);
     amount = set_conv(b);
@@ -377,13 +427,21 @@ static void measure_all(struct bench *b, struct links_figures *figures)
     figures->spread = fmax(figures->spread, b->spread);
 }
 
-/* Numbers that are small as F32 and as BF16, whatever they are read as. */
+/* Numbers that are small as F32 and as BF16, whatever they are read as, and otherwise random as
+ * weights are: a card that multiplies a few numbers over and over takes less power, and is faster.
+ */
 static void fill(char *source)
 {
-    static const uint16_t high[] = {0x3c00, 0xbc20, 0x3c40, 0xbb80, 0x3b20, 0xbc60, 0x3a90};
+    struct rng rng;
 
-    for (uint64_t i = 0; i < SOURCE_BYTES / 2; i++)
-        ((uint16_t *)(void *)source)[i] = high[i % (sizeof high / sizeof *high)];
+    rng_init(&rng, 1);
+    for (uint64_t at = 0; at < PIECE_BYTES; at += sizeof(uint32_t)) {
+        uint32_t two = (rng_next(&rng) & 0x80ff80ff) | 0x3c003c00;
+
+        memcpy(source + at, &two, sizeof two);
+    }
+    for (uint64_t at = PIECE_BYTES; at < SOURCE_BYTES; at += PIECE_BYTES)
+        memcpy(source + at, source, PIECE_BYTES);
 }
 
 /* bench_fini is due, whatever comes of it. */

@@ -50,6 +50,7 @@ static void count_work(struct count_stage *c, int32_t position)
         work->operations[kind] += now.by_kind[kinds[kind]] - c->last.by_kind[kinds[kind]];
     work->weights += now.weight_traffic - c->last.weight_traffic;
     work->traffic += now.other_traffic - c->last.other_traffic;
+    work->calls += now.calls - c->last.calls;
     c->last = now;
 }
 
@@ -68,6 +69,7 @@ static enum shoal_status count_end(
             c->counts[phase].blocks[i].operations[kind] /= walks;
         c->counts[phase].blocks[i].weights /= walks;
         c->counts[phase].blocks[i].traffic /= walks;
+        c->counts[phase].blocks[i].calls /= walks;
     }
     c->counts[phase].scratch_bytes = region_high_water(stage->exec.scratch);
     c->counts[phase].strip_blocks = stage->strip_blocks;

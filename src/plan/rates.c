@@ -10,11 +10,12 @@
 #include <stddef.h>
 #include <string.h>
 
-#define VERSION 3
+#define VERSION 4
 #define MOST_FILE_BYTES (1u << 20)
 #define LEAST_RATE 1.0 /* or quotients overflow */
 #define MOST_RATE 1e18
 #define MOST_TAX 100.0
+#define MOST_CALL 1.0
 
 /* Every number of the file, by the struct's order. */
 static const struct member {
@@ -29,6 +30,7 @@ static const struct member {
     {"conv_flops", offsetof(struct rates, flops[WORK_CONV]), false, LEAST_RATE, MOST_RATE},
     {"weight_bytes", offsetof(struct rates, weight_bytes), false, LEAST_RATE, MOST_RATE},
     {"memory_bytes", offsetof(struct rates, memory_bytes), false, LEAST_RATE, MOST_RATE},
+    {"call_seconds", offsetof(struct rates, call_seconds), false, -1, MOST_CALL},
     {"link_bytes", offsetof(struct rates, link_bytes), false, LEAST_RATE, MOST_RATE},
     {"unpinned_bytes", offsetof(struct rates, unpinned_bytes), false, LEAST_RATE, MOST_RATE},
     {"bounce_bytes", offsetof(struct rates, bounce_bytes), false, LEAST_RATE, MOST_RATE},
@@ -51,7 +53,8 @@ static const char *const origins[] = {
 
 double rates_seconds(const struct rates *rates, const struct work *work)
 {
-    double seconds = work->traffic / rates->memory_bytes + work->weights / rates->weight_bytes;
+    double seconds = work->traffic / rates->memory_bytes + work->weights / rates->weight_bytes +
+                     work->calls * rates->call_seconds;
 
     for (int i = 0; i < WORK_KINDS; i++)
         seconds += work->operations[i] / rates->flops[i];
@@ -68,7 +71,8 @@ void rates_guess(struct rates *rates, int cores)
         .flops = {[WORK_LINEAR] = 60e9 * n, [WORK_ATTENTION] = 50e9 * n, [WORK_CONV] = 50e9 * n},
         .weight_bytes = 2e9 * n,
         .memory_bytes = 5e9 * fmin(n, 8), /* more cores than that share the same memory */
-        .link_bytes = 5e9,                /* one thread that copies */
+        .call_seconds = 10e-6,
+        .link_bytes = 5e9, /* one thread that copies */
         .unpinned_bytes = 5e9,
         .bounce_bytes = 5e9,
         .disk_bytes = 1e9,

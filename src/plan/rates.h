@@ -19,6 +19,7 @@ struct rates {
     double flops[WORK_KINDS]; /* operations a second */
     double weight_bytes;      /* a second: of the weights that linear products take in */
     double memory_bytes;      /* a second: of everything else that is computed, by its traffic */
+    double call_seconds;      /* of an operation, however small */
     double link_bytes;        /* host -> device, of pinned memory where a card tells it apart */
     double unpinned_bytes;    /* of memory that is not */
     double bounce_bytes;      /* host -> staging ring, by the threads that do it */
@@ -40,6 +41,7 @@ struct work {
     double operations[WORK_KINDS];
     double weights; /* bytes that linear products take in: at few rows it is these that count */
     double traffic; /* bytes of the operations that are of no kind above */
+    double calls;   /* operations, of all kinds */
 };
 
 double rates_seconds(const struct rates *rates, const struct work *work);

@@ -35,6 +35,7 @@ def links_as_json(folder):
     for name in RATES:
         expect(rates[name] > 1e6, rates, name)
         expect(abs(figures[name] / rates[name] - 1) < 1e-4, result, name)
+    expect(0 <= rates["call_seconds"] < 1e-3 and figures["call_seconds"] == rates["call_seconds"], result)
     for name in ("copy_tax", "read_tax"):
         expect(rates[name] >= 0 and abs(figures[name] - rates[name]) < 1e-4, result, name)
     expect(rates["origin"] == "measured" and rates["threads"] == figures["threads"], rates)

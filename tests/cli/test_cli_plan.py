@@ -10,11 +10,12 @@ import re
 
 from harness import SMALL, case, environment, expect, main, plan, refused, shoal
 
-RATES = {"version": 3, "name": "a box", "origin": "measured", "linear_flops": 1e12,
+RATES = {"version": 4, "name": "a box", "origin": "measured", "linear_flops": 1e12,
          "attention_flops": 5e11, "conv_flops": 6e11, "weight_bytes": 1e11, "memory_bytes": 1e11, "link_bytes": 1e10,
          "unpinned_bytes": 1e9, "bounce_bytes": 5e9,
          "disk_bytes": 1e9, "disk_sequential_bytes": 1e9, "unpack_bytes": 1e10, "pack_bytes": 1e9,
-         "copy_tax": 0.05, "read_tax": 0.0, "threads": 0, "vram_bytes": 0, "context_bytes": 0}
+         "copy_tax": 0.05, "read_tax": 0.0, "threads": 0, "vram_bytes": 0, "context_bytes": 0,
+         "call_seconds": 0.0}
 
 
 def write_rates(folder, file_name="r.json", text=None, **changes):
@@ -215,6 +216,8 @@ HOSTILE = [
     ({"\x1b[31m": 1}, ["?[31m"]),
     ({"copy_tax": -0.1}, ["copy_tax"]),
     ({"read_tax": 101}, ["read_tax"]),
+    ({"call_seconds": 2}, ["call_seconds"]),
+    ({"call_seconds": -1e-6}, ["call_seconds"]),
     ({"vram_bytes": -1}, ["vram_bytes"]),
     ({"vram_bytes": 1.5}, ["vram_bytes"]),
     ({"vram_bytes": 100, "context_bytes": 100}, ["context_bytes", "vram_bytes"]),
@@ -228,7 +231,7 @@ def hostile_rates_are_refused(folder):
         if isinstance(value, str) or member == "version":
             continue
         changes += [({member: bad}, [member]) for bad in (..., None, "1", [], True)]
-        if isinstance(value, float) and member not in ("copy_tax", "read_tax"):
+        if isinstance(value, float) and member not in ("copy_tax", "read_tax", "call_seconds"):
             changes += [({member: bad}, [member]) for bad in (0, -1, 1e300)]
     for change, words in changes:
         path = write_rates(folder, **change)

@@ -137,6 +137,34 @@ static void test_weights_taken_in(void **state)
     }
 }
 
+/* A card converts F8 in memory for more than a few rows, and takes in what it made of them. */
+static void test_weights_converted(void **state)
+{
+    const struct {
+        struct device_traits traits;
+        int64_t rows;
+        double taken, other;
+    } cases[] = {{CUDA_TRAITS, 8, 1, 0}, {CUDA_TRAITS, 9, 2, 3}, {CPU_TRAITS, 9, 1, 0}};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct shoal_error error = {0};
+        struct device *counting;
+        struct stream *compute;
+        struct count_totals totals;
+
+        assert_ok(count_create(&counting, cases[i].traits, &error));
+        assert_ok(counting->ops->stream_create(counting, false, &compute, &error));
+        counting->ops->compute->linear(compute, at(DTYPE_F32, cases[i].rows, 8),
+            at(DTYPE_F32, cases[i].rows, 16), at(DTYPE_F8_E4M3, 8, 16), MATRIX_NONE);
+        totals = count_read(counting);
+        assert_true(totals.weight_traffic == cases[i].taken * 8 * 16);
+        assert_true(totals.other_traffic == cases[i].other * 8 * 16);
+        counting->ops->stream_destroy(&compute);
+        device_destroy(&counting);
+    }
+}
+
 static int open_device(void **state)
 {
     struct shoal_error error = {0};
@@ -160,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_weights_taken_in),
+        cmocka_unit_test(test_weights_converted),
         cmocka_unit_test(test_arena_and_copies),
     };
 

@@ -20,11 +20,12 @@ static void write_text(const char *text)
 
 static void test_seconds(void **state)
 {
-    const struct rates rates = {.flops = {100, 50, 25}, .weight_bytes = 20, .memory_bytes = 10};
-    const struct work work = {.operations = {200, 50, 25}, .weights = 0, .traffic = 5};
+    const struct rates rates = {
+        .flops = {100, 50, 25}, .weight_bytes = 20, .memory_bytes = 10, .call_seconds = 0.25};
+    const struct work work = {.operations = {200, 50, 25}, .weights = 0, .traffic = 5, .calls = 2};
 
     (void)state;
-    assert_true(fabs(rates_seconds(&rates, &work) - 4.5) < 1e-12);
+    assert_true(fabs(rates_seconds(&rates, &work) - 5) < 1e-12);
 }
 
 static void test_guess(void **state)
@@ -119,6 +120,7 @@ static void test_round_trip(void **state)
         assert_true(read.flops[i] == written.flops[i]);
     assert_true(read.weight_bytes == written.weight_bytes);
     assert_true(read.memory_bytes == written.memory_bytes);
+    assert_true(read.call_seconds == written.call_seconds);
     assert_true(read.link_bytes == written.link_bytes);
     assert_true(read.unpinned_bytes == 7e9 && read.bounce_bytes == 14e9);
     assert_true(read.disk_bytes == written.disk_bytes);
@@ -132,7 +134,7 @@ static void test_round_trip(void **state)
 }
 
 static const char *const lines[] = {
-    "\"version\": 3",
+    "\"version\": 4",
     "\"name\": \"card\"",
     "\"origin\": \"measured\"",
     "\"linear_flops\": 1e12",
@@ -152,6 +154,7 @@ static const char *const lines[] = {
     "\"threads\": 2",
     "\"vram_bytes\": 8589934592",
     "\"context_bytes\": 0",
+    "\"call_seconds\": 1e-6",
 };
 #define LINES (sizeof lines / sizeof *lines)
 
@@ -220,6 +223,8 @@ static void test_hostile_members(void **state)
         {15, "\"copy_tax\": -0.01", "copy_tax"},
         {15, "\"copy_tax\": 101", "copy_tax"},
         {17, "\"threads\": -1", "threads"},
+        {20, "\"call_seconds\": 1.5", "call_seconds"},
+        {20, "\"call_seconds\": -1e-6", "call_seconds"},
         {18, "\"vram_bytes\": 1.5", "vram_bytes"},
         {18, "\"vram_bytes\": -1", "vram_bytes"},
         {18, "\"vram_bytes\": 99999999999999999999", "JSON"},

@@ -2,6 +2,7 @@
 #include "device/count/count.h"
 
 #include "base/memory.h"
+#include "base/size.h"
 #include "device/check.h"
 
 struct count_device {
@@ -66,6 +67,7 @@ static void add_work(struct stream *stream, enum count_kind kind, double operati
 {
     struct count_totals *totals = &((struct count_device *)stream->device)->totals;
 
+    totals->calls++;
     totals->operations = whole((double)totals->operations + operations);
     totals->by_kind[kind] += operations;
     totals->traffic = whole((double)totals->traffic + traffic);
@@ -81,16 +83,27 @@ static void add(struct stream *stream, double operations, struct matrix a, struc
     add_work(stream, COUNT_OTHER, operations, traffic);
 }
 
+/* Weights are taken in as they are stored, or after they have been converted. */
+static void add_weights(struct stream *stream, int64_t rows, struct matrix w)
+{
+    struct count_totals *totals = &((struct count_device *)stream->device)->totals;
+    const struct device_traits *traits = &stream->device->traits;
+    double taken = bytes_of(w);
+
+    if (traits->convert_rows && rows >= traits->convert_rows && w.dtype != traits->activation) {
+        taken = elements(w) * (double)dtype_bytes(traits->activation, 1);
+        totals->other_traffic += bytes_of(w) + taken;
+        totals->calls++;
+    }
+    totals->weight_traffic += taken * (double)ceil_div(rows, traits->product_rows);
+}
+
 /* A product with weights w. */
 static void add_product(struct stream *stream, enum count_kind kind, double operations,
     struct matrix y, struct matrix x, struct matrix w, struct matrix bias)
 {
-    struct count_totals *totals = &((struct count_device *)stream->device)->totals;
-    const int64_t rows = stream->device->traits.product_rows;
-
     add_work(stream, kind, operations, bytes_of(y) + bytes_of(x) + bytes_of(w) + bytes_of(bias));
-    if (kind == COUNT_LINEAR)
-        totals->weight_traffic += bytes_of(w) * (double)((y.rows + rows - 1) / rows);
+    if (kind == COUNT_LINEAR) add_weights(stream, y.rows, w);
 }
 
 /* `y` in place is one operand, not two. */

@@ -14,7 +14,8 @@ struct count_totals {
     uint64_t operations;         /* floating-point, a multiply-add being two; at most INT64_MAX */
     double by_kind[COUNT_KINDS]; /* the same */
     double weight_traffic; /* of linear products, bytes of weights, once for every product_rows */
-    double other_traffic;  /* of the operations of no kind */
+    double other_traffic;  /* of the operations of no kind, and of converting weights */
+    double calls;          /* of operations, that many pieces of work for the device */
     uint64_t traffic;      /* bytes of operands read and written by operations, each once */
     uint64_t copied_in;    /* bytes, host to device */
     uint64_t copied_out;

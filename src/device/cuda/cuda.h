@@ -7,9 +7,11 @@
 
 #include "device/device.h"
 
-/* What a plan for a card counts with. Cards before sm_80 have no BF16: F16 there. */
+/* What a plan for a card counts with. Cards before sm_80 have no BF16: F16 there. Weights are
+ * converted for more rows than FEW_ROWS. */
 #define CUDA_TRAITS                                                                                \
-    ((struct device_traits){.activation = DTYPE_BF16, .chunk_rows = 4096, .product_rows = 4096})
+    ((struct device_traits){                                                                       \
+        .activation = DTYPE_BF16, .chunk_rows = 4096, .product_rows = 4096, .convert_rows = 9})
 
 #define CUDA_MAX_CARDS 64 /* ordinals are less */
 

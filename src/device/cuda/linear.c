@@ -178,6 +178,7 @@ void cuda_linear(
     device_addr bias_at =
         cuda_room_take(&room, (uint64_t)dtype_bytes(DTYPE_F32, cuda_converted_cols(y.cols)));
 
+    assert(cuda->base.traits.convert_rows == FEW_ROWS + 1);
     check_linear(y, x, w, bias);
     if (cuda->blas) room.bytes -= CUDA_BLAS_WORKSPACE_BYTES;
     bias = usable_bias(stream, bias, y.dtype, bias_at);

@@ -165,8 +165,8 @@ static enum shoal_status read_object(json_t *object, struct rates *rates, struct
 
     if (!json_is_object(object)) FAIL(error, SHOAL_E_FORMAT, "not a JSON object");
     if (!json_is_integer(version) || json_integer_value(version) != VERSION)
-        FAIL(error, SHOAL_E_FORMAT, "\"version\" must be %d: `shoal bench links` writes it again",
-            VERSION);
+        FAIL(error, json_is_integer(version) ? SHOAL_E_MISSING : SHOAL_E_FORMAT,
+            "\"version\" must be %d: `shoal bench links` writes it again", VERSION);
     TRY(check_names(object, error));
     TRY(read_texts(object, rates, error));
     for (size_t i = 0; i < MEMBERS; i++) {

@@ -57,7 +57,7 @@ void rates_guess_card(struct rates *rates, const char *card_name, int cores);
 enum shoal_status rates_of_card(
     const char *name, struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
 
-/* JSON. SHOAL_E_FORMAT names the file and the member. */
+/* JSON. SHOAL_E_FORMAT names the file and the member; SHOAL_E_MISSING: of another version. */
 enum shoal_status rates_read(
     const char *path, struct rates *rates, struct shoal_error *error) SHOAL_CHECKED;
 enum shoal_status rates_write(

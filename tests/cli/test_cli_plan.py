@@ -145,6 +145,9 @@ def plans_by_a_file_of_rates(folder):
     write_rates(folder, "shoal/rates.json", name="kept")
     result = shoal("plan", "-p", "x", env=environment(XDG_CACHE_HOME=folder))
     expect("rates measured: kept" in result.out, result)
+    write_rates(folder, "shoal/rates.json", name="kept", version=3)  # by a version that measured less
+    result = shoal("plan", "-p", "x", env=environment(XDG_CACHE_HOME=folder))
+    expect("rates guessed: shoal bench links" in result.out, result)
     result = shoal("generate", "-p", "x", "--json", "--rates", slow, *SMALL, folder=folder)
     expect(json.loads(result.out)["plan"]["rates"] == "a box", result)
 

@@ -236,7 +236,8 @@ static void test_hostile_members(void **state)
         struct rates rates = {.name = "before"};
 
         write_lines(cases[i].line, cases[i].instead);
-        assert_int_equal(rates_read(PATH, &rates, &error), SHOAL_E_FORMAT);
+        assert_int_equal(rates_read(PATH, &rates, &error),
+            strcmp(cases[i].instead, "\"version\": 1") ? SHOAL_E_FORMAT : SHOAL_E_MISSING);
         if (!strstr(error.text, cases[i].names)) fail_msg("%s: %s", cases[i].instead, error.text);
         assert_string_equal(rates.name, "before"); /* untouched */
     }
@@ -244,7 +245,7 @@ static void test_hostile_members(void **state)
 
 static void test_hostile_files(void **state)
 {
-    static const char *const texts[] = {"", "{", "[]", "7", "null", "{}", "{\"version\": 1}"};
+    static const char *const texts[] = {"", "{", "[]", "7", "null", "{}"};
     struct shoal_error error = {0};
     struct rates rates;
 

@@ -186,6 +186,28 @@ static enum shoal_status read_scale(const struct checkpoint_tensor *tensor,
     return SHOAL_OK;
 }
 
+/* Scales as others write them: of blocks of weights, or by names of their own. Weights would be
+ * taken without them. */
+static enum shoal_status refuse_others(
+    const struct scales *s, const struct checkpoint_tensor *weight, struct shoal_error *error)
+{
+    static const char *const names[] = {"weight_scale_inv", "weight_scales", "weight.scale",
+        "weight.absmax", "weight_quantizer._scale", "scale", "scales", "scale_inv", "absmax"};
+    const struct checkpoint_tensor *tensor = NULL;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names && !tensor; i++)
+        tensor = beside(s, weight, names[i]);
+    if (tensor)
+        FAIL(error, SHOAL_E_UNSUPPORTED,
+            "%s: tensor %s is scaled by %s, in a way that this build does not know; it takes one "
+            "weight_scale or scale_weight for a whole tensor: " USE_ANOTHER,
+            weight->file->path, weight->name, tensor->name);
+    if (beside(s, weight, "weight_scale") && beside(s, weight, "scale_weight"))
+        FAIL(error, SHOAL_E_FORMAT, "%s: tensor %s has two scales, weight_scale and scale_weight",
+            weight->file->path, weight->name);
+    return SHOAL_OK;
+}
+
 enum shoal_status scales_find(const struct scales *scales, const struct checkpoint_tensor *weight,
     float *scale, struct shoal_error *error)
 {
@@ -195,6 +217,7 @@ enum shoal_status scales_find(const struct scales *scales, const struct checkpoi
     *scale = 1.0f;
     if (!ends_with(weight->name, ".weight")) return SHOAL_OK;
     TRY(format_of(scales, weight, &format, error));
+    if (dtype_is_f8(weight->dtype)) TRY(refuse_others(scales, weight, error));
     if (format < FORMATS && formats[format].dtype != weight->dtype)
         FAIL(error, SHOAL_E_FORMAT, "%s: tensor %s is %s, but is said to be \"%s\"",
             weight->file->path, weight->name, dtype_name(weight->dtype), formats[format].name);

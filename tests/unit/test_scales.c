@@ -254,6 +254,31 @@ static void test_refusals(void **state)
     refuse(&l, SHOAL_E_UNSUPPORTED, "m.l.weight is F16 and has a scale, m.l.scale_weight");
 }
 
+/* Weights would be taken as if they had no scale, or one of two. */
+static void test_scales_of_others(void **state)
+{
+    static const char *const names[] = {"weight_scale_inv", "weight_scales", "weight.scale",
+        "weight.absmax", "weight_quantizer._scale", "scale", "scales", "scale_inv", "absmax"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct layer l = f8_layer();
+        char name[64], says[128];
+
+        snprintf(name, sizeof name, "m.l.%s", names[i]);
+        snprintf(says, sizeof says, "tensor m.l.weight is scaled by %s, in a way", name);
+        add(&l, name, DTYPE_F32, (struct shape)SHAPE2(1, 1), scales_of);
+        refuse(&l, SHOAL_E_UNSUPPORTED, says);
+    }
+    {
+        struct layer l = f8_layer();
+
+        add(&l, "m.l.weight_scale", DTYPE_F32, (struct shape){0}, scales_of);
+        add(&l, "m.l.scale_weight", DTYPE_F32, (struct shape){0}, scales_of);
+        refuse(&l, SHOAL_E_FORMAT, "has two scales, weight_scale and scale_weight");
+    }
+}
+
 static void refuse_metadata(const char *metadata, enum shoal_status status, const char *says)
 {
     struct shoal_error error = {0};
@@ -292,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_stack),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_scales_of_others),
         cmocka_unit_test(test_metadata),
     };
 

@@ -15,7 +15,7 @@ static const struct prefix {
     enum family_kind kind; /* FAMILY_KINDS: of any */
 } prefixes[] = {
     {"base_model_model_", FAMILY_KINDS},
-    {"transformer_", FAMILY_DIT},
+    {MODEL_ALIAS_LESS, FAMILY_DIT}, /* a part's name too */
     {"model_diffusion_model_", FAMILY_DIT},
     {"diffusion_model_", FAMILY_DIT},
     {"unet_", FAMILY_DIT},

@@ -301,13 +301,15 @@ static char *name_of(const char *names, int32_t part, bool whole)
  * caller. */
 static char *aliases_of(const struct model_builder *b, const char *names)
 {
+    const bool diffusers = !strncmp(b->key_prefix, MODEL_ALIAS_LESS, strlen(MODEL_ALIAS_LESS));
+    const char *prefix = b->key_prefix + (diffusers ? strlen(MODEL_ALIAS_LESS) : 0);
     struct text text = {0};
 
     for (;;) {
         size_t length = strcspn(names, "+|");
 
-        text_append(&text, "%s%.*s", *names == '/' ? "" : b->key_prefix,
-            (int)(length - (*names == '/')), names + (*names == '/'));
+        text_append(&text, "%s%.*s", *names == '/' ? "" : prefix, (int)(length - (*names == '/')),
+            names + (*names == '/'));
         names += length;
         if (!*names) break;
         text_append(&text, "%c", *names++);

@@ -12,6 +12,7 @@
 
 #define WEIGHT_MAX_PIECES 4
 #define BLOCK_WEIGHT_ALIGNMENT 256
+#define MODEL_ALIAS_LESS "transformer_" /* "transformer_blocks.0." is "blocks.0." in aliases */
 
 /* One weight: where its bytes lie in the checkpoint and in the block. All of one type and, of F8
  * types, with one scale. */
@@ -26,8 +27,9 @@ struct weight {
     const struct checkpoint_tensor *pieces[WEIGHT_MAX_PIECES];
     int32_t piece_count;
     /* Every name that it may have, as builder_weight's but with the key prefixes and less the
-     * checkpoint's, and how many rows each of a stack's parts has: whoever writes for the model
-     * knows some of them. Owned; NULL: of an empty part. */
+     * checkpoint's and less MODEL_ALIAS_LESS, as one layout has it and another has not, and how
+     * many rows each of a stack's parts has: whoever writes for the model knows some of them.
+     * Owned; NULL: of an empty part. */
     char *aliases;
     int64_t part_rows[WEIGHT_MAX_PIECES];
     int32_t parts, part; /* part: which it is of a stack that is stored apart; -1: the whole */

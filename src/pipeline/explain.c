@@ -549,10 +549,12 @@ static json_t *explain_notes(const struct shoal_plan *plan)
             json_sprintf("%s calls the model %d times in %d steps: here each call counts as a step",
                 r->sampler, plan->job.calls, r->steps),
             &failed);
-    if (r->init && plan->job.schedule.sigmas[0] >= 1)
+    /* Where noise is added to a picture, some of it is left under any noise. */
+    if (r->init && !plan->job.schedule.edm && plan->job.schedule.sigmas[0] >= 1)
         json_append(notes,
-            json_sprintf("--init has no effect: %d steps at --strength %g begin with noise alone; "
-                         "take less strength or more steps",
+            json_sprintf(
+                "--init has no effect: --steps %d at --strength %g begin with noise alone; "
+                "take less strength or more steps",
                 r->steps, (double)r->strength),
             &failed);
     note_adapters(plan, notes, &failed);

@@ -93,6 +93,9 @@ def prompts_samplers_and_pictures_to_begin_with_make_a_difference(folder):
         os.rename(os.path.join(folder, "picture.png"), begin)
         seen.add(paint(folder, model, *tokenizers, "--init", begin, "--strength", "0.5"))
         expect(len(seen) == 9, seen, family)
+        # Flow matching begins with noise alone when there is all of it; EDM adds it to the picture.
+        result = shoal("plan", "-m", model, "-p", "a cat", *tokenizers, "--init", begin, "--strength", "1")
+        expect(("--init has no effect" in result.out) == (family != "cosmos-2b"), result, family)
 
 
 @case
@@ -104,6 +107,15 @@ def layouts_paint_the_same(folder):
         subprocess.run([MAKE, "--family", family, "--scale", "small", "--shard", "1MB", model],
                        check=True, capture_output=True)
         expect(paint(folder, model, *tokenizers) == want, what=family)
+        # An adapter's names may be those of the other layout.
+        lora, pictures = os.path.join(folder, "lora.safetensors"), set()
+        dit, = glob.glob(os.path.join(single, "diffusion_models", "*"))
+        subprocess.run([sys.executable, MAKE_LORA, dit, lora, "--rank", "4"], check=True)
+        for one in (single, model):
+            result = shoal("plan", "-m", one, "-p", "a cat", *tokenizers, *SIZE, "--lora", lora)
+            expect(result.code == 0 and "left out" not in result.out, result, family)
+            pictures.add(paint(folder, one, *tokenizers, "--lora", lora))
+        expect(len(pictures) == 1 and want not in pictures, pictures, family)
 
 
 @case

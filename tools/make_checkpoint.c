@@ -25,7 +25,7 @@ static const char usage[] =
     "                         20.4 B + 7.1 B, about 56 GB, of cosmos 2.0 B or 14.3 B + 4.9 B,\n"
     "                         of anima 2.1 B + 0.6 B; small: a few MB\n"
     "  --depth N              only the first N blocks of the DiT and of the text encoder, as wide\n"
-    "                         as they are; of the comfyui layout\n"
+    "                         as they are; of the comfyui layout. Most models run with 2 at least\n"
     "  --dtype bf16|f32|fp8   f32 holds the same values as bf16; fp8 has its matrices rounded to\n"
     "                         unscaled E4M3, the rest in bf16 (tools/make_fp8.py makes scaled "
     "ones)\n"

@@ -4,7 +4,8 @@
     tools/make_lora.py CHECKPOINT.safetensors OUT.safetensors [--rank N] [--seed N] [--match TEXT] [--prefix TEXT]
 
   --rank N       of each difference (default: 16); its alpha is as large
-  --match TEXT   what a tensor's name holds (default: "blocks."): every matrix of such a name has a LoRA
+  --match TEXT   what a tensor's name holds: every matrix of such a name has a LoRA
+                 (default: "blocks." or "layers.", as blocks are called)
   --prefix TEXT  of the LoRA's names (default: "diffusion_model.", as ComfyUI's), in place of what single
                  files begin the checkpoint's with: "net.", "model.diffusion_model."
 
@@ -28,7 +29,7 @@ def planned(header, match, prefix, rank):
     """(name, shape) of every factor."""
     for name in sorted(header.keys() - {"__metadata__"}):
         shape = header[name]["shape"]
-        if match in name and name.endswith(".weight") and len(shape) == 2:
+        if any(text in name for text in match) and name.endswith(".weight") and len(shape) == 2:
             stem = prefix + name.removeprefix("net.").removeprefix("model.diffusion_model.")[:-len(".weight")]
             yield stem + ".lora_A.weight", [rank, shape[1]]
             yield stem + ".lora_B.weight", [shape[0], rank]
@@ -40,18 +41,20 @@ def main():
     parser.add_argument("output")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--match", default="blocks.")
+    parser.add_argument("--match")
     parser.add_argument("--prefix", default="diffusion_model.")
     args = parser.parse_args()
+    match = ["blocks.", "layers."] if args.match is None else [args.match]
     with open(args.checkpoint, "rb") as file:
         model = read_header(file)
     header, at = {}, 0
-    for name, shape in planned(model, args.match, args.prefix, args.rank):
+    for name, shape in planned(model, match, args.prefix, args.rank):
         size = 2 * shape[0] * shape[1]
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
         at += size
     if not header:
-        sys.exit(f"{args.checkpoint}: no matrix of it has a name that holds '{args.match}': see --match")
+        texts = "' or '".join(match)
+        sys.exit(f"{args.checkpoint}: no matrix of it has a name that holds '{texts}': see --match")
     generator = random.Random(args.seed)
     with open(args.output, "wb") as file:
         file.write(header_bytes(header))

@@ -43,9 +43,9 @@ static bool check_options(const struct options *options)
         return false;
     }
     if (!what || strcmp(what, "links") != 0) {
-        cli_error("bench '%s'? What can be measured is links and stream: shoal bench links, shoal "
+        cli_error("bench %s: what can be measured is links and stream: shoal bench links, shoal "
                   "bench stream",
-            what ? what : "");
+            what ? what : "what?");
         return false;
     }
     if (options->given[OPTION_FILE] && options->given[OPTION_MODEL]) {

@@ -90,7 +90,7 @@ static const struct option_spec specs[OPTIONS] = {
     [OPTION_INIT] = {"init", "FILE", "a PNG to begin with in place of noise alone; says the size",
         AT(request.init), .kind = VALUE_PATH},
     [OPTION_STRENGTH] = {"strength", "X",
-        "how much of --init is painted anew, above 0 up to 1: ComfyUI's denoise; default: 0.6",
+        "how much of --init is painted anew, 0.001 to 1: ComfyUI's denoise; default: 0.6",
         AT(request.strength), .kind = VALUE_NUMBER, .low = 0.001, .high = 1},
     [OPTION_LORA] = {"lora", "FILE:X",
         "an adapter (LoRA, LoHa, LoKr, differences) and how much of it: -100 to 100, default 1; "

@@ -18,7 +18,7 @@ enum shoal_status pixels_check(const float *values, int64_t channels, int64_t he
             "%s has %" PRId64 " values of %" PRId64
             " that are not finite numbers, the first at channel "
             "%" PRId64 ", row %" PRId64 ", column %" PRId64
-            "; the checkpoint is damaged or does not fit the others",
+            "; a checkpoint or an adapter is damaged or does not fit the others",
             what, bad, count, first / plane, first % plane / width, first % width);
     return SHOAL_OK;
 }

@@ -22,7 +22,8 @@ static enum shoal_status read_file(
     return status;
 }
 
-enum shoal_status init_size(struct shoal_request *request, struct shoal_error *error)
+enum shoal_status init_size(
+    struct shoal_request *request, int32_t multiple, struct shoal_error *error)
 {
     char *data = NULL;
     size_t bytes;
@@ -34,6 +35,11 @@ enum shoal_status init_size(struct shoal_request *request, struct shoal_error *e
         &request->height, error);
     if (status) error_prefix(error, "--init: ");
     mem_free(data);
+    if (!status && (request->width % multiple || request->height % multiple))
+        FAIL(error, SHOAL_E_INVALID,
+            "--init: %s is %d x %d pixels, and a picture has multiples of %d: cut or scale the "
+            "file",
+            request->init, request->width, request->height, multiple);
     return status;
 }
 

@@ -4,8 +4,10 @@
 
 #include "pipeline/job.h"
 
-/* Sets the request's sizes to the picture's, if they are 0, before they are checked. */
-enum shoal_status init_size(struct shoal_request *request, struct shoal_error *error) SHOAL_CHECKED;
+/* Sets the request's sizes to the picture's, if they are 0, before they are checked; but those of a
+ * picture are multiples of `multiple`. */
+enum shoal_status init_size(
+    struct shoal_request *request, int32_t multiple, struct shoal_error *error) SHOAL_CHECKED;
 
 /* Reads job->request.init, which must have the request's size, and opens the encoder. Both are the
  * job's. */

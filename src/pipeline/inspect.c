@@ -207,7 +207,8 @@ static bool holds(const json_t *checkpoints, enum family_kind kind)
 /* Adds the tokenizers that the DiT takes prompts in and that are not there. */
 static void add_missing_tokenizers(const char *folder, struct inventory *all)
 {
-    static const char *const names[MODEL_TOKENIZERS] = {"tokenizer (tokenizer/tokenizer.json)",
+    static const char *const names[MODEL_TOKENIZERS] = {
+        "tokenizer (tokenizer/tokenizer.json or spiece.model)",
         "second tokenizer (t5_tokenizer/tokenizer.json or spiece.model)"};
     json_int_t wanted = 1;
     bool within = false;

@@ -208,12 +208,12 @@ enum shoal_status job_init(struct job *job, const struct shoal_model *model,
     struct shoal_request sized = *asked;
     const struct shoal_request *request = &sized;
     const struct vae_config *vae = vae_config(model->parts[FAMILY_VAE]);
+    const int32_t multiple = vae->factor * dit_config(model->parts[FAMILY_DIT])->family->patch;
     enum shoal_status status;
 
     *job = (struct job){.model = model};
-    TRY(init_size(&sized, error));
-    TRY(check_request(
-        request, vae->factor * dit_config(model->parts[FAMILY_DIT])->family->patch, error));
+    TRY(init_size(&sized, multiple, error));
+    TRY(check_request(request, multiple, error));
     TRY(resolve_sampling(job, request, error));
     job->request.prompt = job->request.negative_prompt = job->request.init = NULL;
     job->request.device = job->request.rates_path = job->request.on = NULL; /* the plan's affair */

@@ -83,6 +83,8 @@ def runs_begin_with_a_picture(folder):
     refused(shoal(*again, "--width", "64", "--height", "64", folder=folder), 2, "64 x 48",
             "64 x 64")
     refused(shoal(*again[:-1], "/dev/null", folder=folder), 1, "/dev/null")
+    odd = os.path.join(SOURCE, "models", "shoal-mini", "samples.png")
+    refused(shoal(*again[:-1], odd, folder=folder), 2, "--init", "samples.png", "1040 x 284", "multiples of 16")
     with open(os.path.join(folder, "x.png"), "r+b") as file:
         file.truncate(500)
     refused(shoal(*again, folder=folder), 1, "x.png", "PNG")

@@ -30,15 +30,19 @@ static enum shoal_status rates_here(const struct shoal_request *request,
 {
     const int threads = request->threads ? request->threads : thread_cores();
     char *path = NULL;
+    struct shoal_error damage = {0};
     enum shoal_status status = SHOAL_E_MISSING;
 
     if (request->rates_path) return rates_read(request->rates_path, rates, error);
     /* Nowhere to keep rates is no reason not to plan, nor that another version has kept them: that
      * they are guessed is said. */
     if (links_rates_path(target->name, &path, NULL) == SHOAL_OK && file_kind(path) == FILE_REGULAR)
-        status = rates_read(path, rates, error);
+        status = rates_read(path, rates, &damage);
     mem_free(path);
-    if (status != SHOAL_E_MISSING) return status;
+    if (status && status != SHOAL_E_MISSING)
+        FAIL(error, status, "%s; remove the file, or let `shoal bench links` write it again",
+            damage.text);
+    if (!status) return SHOAL_OK;
     if (target->device)
         rates_guess_card(rates, cuda_info(target->device).name, threads);
     else

@@ -148,6 +148,8 @@ def plans_by_a_file_of_rates(folder):
     write_rates(folder, "shoal/rates.json", name="kept", version=3)  # by a version that measured less
     result = shoal("plan", "-p", "x", env=environment(XDG_CACHE_HOME=folder))
     expect("rates guessed: shoal bench links" in result.out, result)
+    write_rates(folder, "shoal/rates.json", text="")
+    refused(shoal("plan", "-p", "x", env=environment(XDG_CACHE_HOME=folder)), 1, "shoal/rates.json", "remove", "bench links")
     result = shoal("generate", "-p", "x", "--json", "--rates", slow, *SMALL, folder=folder)
     expect(json.loads(result.out)["plan"]["rates"] == "a box", result)
 

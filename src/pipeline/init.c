@@ -1,6 +1,7 @@
 /* The picture that a job begins with. */
 #include "pipeline/init.h"
 
+#include "base/allowance.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "media/png.h"
@@ -47,6 +48,7 @@ static enum shoal_status read_picture(
     struct job *job, const uint8_t *data, size_t bytes, struct shoal_error *error)
 {
     const struct shoal_request *r = &job->request;
+    struct allowance allowance = {.most_bytes = r->ram_bytes};
     int32_t width, height;
 
     TRY(png_decode(r->init, data, bytes, NULL, &width, &height, error));
@@ -56,6 +58,8 @@ static enum shoal_status read_picture(
             "--height, "
             "or scale the file",
             r->init, width, height, r->width, r->height);
+    /* A few bytes of a file may be many pixels: before there is a plan that counts them. */
+    TRY(allowance_take(&allowance, r->init, bytes + 3 * (uint64_t)width * (uint64_t)height, error));
     job->init = mem_calloc((size_t)width * (size_t)height, 3);
     if (!job->init) FAIL_MEMORY(error);
     return png_decode(r->init, data, bytes, job->init, &width, &height, error);

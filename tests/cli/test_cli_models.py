@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import zlib
 
 from harness import SHOAL, SMALL, SOURCE, TIMEOUT, case, environment, expect, main, plan, refused, shoal
 
@@ -83,6 +84,13 @@ def runs_begin_with_a_picture(folder):
     refused(shoal(*again, "--width", "64", "--height", "64", folder=folder), 2, "64 x 48",
             "64 x 64")
     refused(shoal(*again[:-1], "/dev/null", folder=folder), 1, "/dev/null")
+    large = os.path.join(folder, "large.png")  # 48 MB of pixels in 47 KB
+    with open(large, "wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n")
+        rows = zlib.compress(bytes(4096 * (3 * 4096 + 1)))
+        for kind, body in ((b"IHDR", struct.pack(">IIBBBBB", 4096, 4096, 8, 2, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b"")):
+            file.write(struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)))
+    refused(shoal(*again[:-1], large, "--ram", "20MiB", folder=folder), 3, "--init", "large.png", "--ram")
     odd = os.path.join(SOURCE, "models", "shoal-mini", "samples.png")
     refused(shoal(*again[:-1], odd, folder=folder), 2, "--init", "samples.png", "1040 x 284", "multiples of 16")
     with open(os.path.join(folder, "x.png"), "r+b") as file:

@@ -71,7 +71,7 @@ void rates_guess(struct rates *rates, int cores)
         .flops = {[WORK_LINEAR] = 60e9 * n, [WORK_ATTENTION] = 50e9 * n, [WORK_CONV] = 50e9 * n},
         .weight_bytes = 2e9 * n,
         .memory_bytes = 5e9 * fmin(n, 8), /* more cores than that share the same memory */
-        .call_seconds = 10e-6,
+        .call_seconds = 1e-6,
         .link_bytes = 5e9, /* one thread that copies */
         .unpinned_bytes = 5e9,
         .bounce_bytes = 5e9,

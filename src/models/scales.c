@@ -202,16 +202,13 @@ static enum shoal_status refuse_others(
             "%s: tensor %s is scaled by %s, in a way that this build does not know; it takes one "
             "weight_scale or scale_weight for a whole tensor: " USE_ANOTHER,
             weight->file->path, weight->name, tensor->name);
-    if (beside(s, weight, "weight_scale") && beside(s, weight, "scale_weight"))
-        FAIL(error, SHOAL_E_FORMAT, "%s: tensor %s has two scales, weight_scale and scale_weight",
-            weight->file->path, weight->name);
     return SHOAL_OK;
 }
 
 enum shoal_status scales_find(const struct scales *scales, const struct checkpoint_tensor *weight,
     float *scale, struct shoal_error *error)
 {
-    const struct checkpoint_tensor *tensor;
+    const struct checkpoint_tensor *tensor, *older;
     size_t format;
 
     *scale = 1.0f;
@@ -222,7 +219,11 @@ enum shoal_status scales_find(const struct scales *scales, const struct checkpoi
         FAIL(error, SHOAL_E_FORMAT, "%s: tensor %s is %s, but is said to be \"%s\"",
             weight->file->path, weight->name, dtype_name(weight->dtype), formats[format].name);
     tensor = beside(scales, weight, "weight_scale");
-    if (!tensor) tensor = beside(scales, weight, "scale_weight");
+    older = beside(scales, weight, "scale_weight");
+    if (tensor && older)
+        FAIL(error, SHOAL_E_FORMAT, "%s: tensor %s has two scales, weight_scale and scale_weight",
+            weight->file->path, weight->name);
+    if (!tensor) tensor = older;
     if (!tensor && format < FORMATS)
         FAIL(error, SHOAL_E_MISSING,
             "%s: tensor %s is said to be \"%s\", but its scale %.*s_scale is missing",

@@ -5,13 +5,15 @@
 #ifndef DEVICE_CUDA_CUDA_H
 #define DEVICE_CUDA_CUDA_H
 
+#include "device/cuda/kernels/few.h"
 #include "device/device.h"
 
-/* What a plan for a card counts with. Cards before sm_80 have no BF16: F16 there. Weights are
- * converted for more rows than FEW_ROWS. */
+/* What a plan for a card counts with. Cards before sm_80 have no BF16: F16 there. */
 #define CUDA_TRAITS                                                                                \
-    ((struct device_traits){                                                                       \
-        .activation = DTYPE_BF16, .chunk_rows = 4096, .product_rows = 4096, .convert_rows = 9})
+    ((struct device_traits){.activation = DTYPE_BF16,                                              \
+        .chunk_rows = 4096,                                                                        \
+        .product_rows = 4096,                                                                      \
+        .convert_rows = FEW_ROWS + 1})
 
 #define CUDA_MAX_CARDS 64 /* ordinals are less */
 

@@ -10,7 +10,7 @@
 
 #define ALIGNMENT 16
 #define PANEL_ROWS 256 /* panels have a multiple of them, where there is room for so many */
-#define TILE_ROWS 128  /* of y, that a library's larger tiles have, of as many columns as that */
+#define TILE_ROWS 128  /* of y, in a library's larger tiles, whose columns are PANEL_ROWS */
 
 /* ---- operands ---- */
 
@@ -178,7 +178,6 @@ void cuda_linear(
     device_addr bias_at =
         cuda_room_take(&room, (uint64_t)dtype_bytes(DTYPE_F32, cuda_converted_cols(y.cols)));
 
-    assert(cuda->base.traits.convert_rows == FEW_ROWS + 1);
     check_linear(y, x, w, bias);
     if (cuda->blas) room.bytes -= CUDA_BLAS_WORKSPACE_BYTES;
     bias = usable_bias(stream, bias, y.dtype, bias_at);

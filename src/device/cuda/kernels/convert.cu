@@ -12,15 +12,10 @@ DEVICE uint32_t round_pair(const float *pair, int dtype)
 DEVICE void convert_eight(
     const struct gpu_matrix &to, const struct gpu_matrix &from, int64_t row, int64_t col, int count)
 {
-    const int64_t at = row * to.stride + col, index = row * from.stride + col;
+    const int64_t at = row * to.stride + col;
     float values[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 
-    if (count > 0) {
-        if (from.dtype <= GPU_BF16)
-            load_plain(values, from.at, index, count, from.dtype);
-        else
-            load_quantised(values, from, index, count);
-    }
+    if (count > 0) load_columns(values, from, row, col, count);
     if (to.dtype == GPU_F32) {
         float4 *out = (float4 *)((float *)to.at + at);
 

@@ -154,14 +154,6 @@ DEVICE void term_values(float to[PATCH_OWN_ROWS][8], struct shared_tile *tile,
             to[r][i] = rounded_product(to[r][i], other[r][i]);
 }
 
-DEVICE void load_x(float to[8], const struct gpu_matrix &x, int64_t row, int64_t col, int count)
-{
-    if (x.dtype <= GPU_BF16)
-        load_plain(to, x.at, row * x.stride + col, count, x.dtype);
-    else
-        load_quantised(to, x, row * x.stride + col, count);
-}
-
 DEVICE void store_y(const struct gpu_matrix &y, int64_t row, int64_t col, int count, float from[8])
 {
     const int64_t at = row * y.stride + col;
@@ -194,7 +186,8 @@ KERNEL __launch_bounds__(PATCH_THREADS, 2) patch(struct patch_args args)
     if (own.cols < 0) own.cols = 0;
 #pragma unroll
     for (int r = 0; r < PATCH_OWN_ROWS; r++)
-        if (r < own.rows && own.cols) load_x(sum[r], x, row + own.row + r, col + own.col, own.cols);
+        if (r < own.rows && own.cols)
+            load_columns(sum[r], x, row + own.row + r, col + own.col, own.cols);
     for (int n = 0; n < args.count; n++) {
         const struct gpu_patch_term &t = args.terms[n];
 

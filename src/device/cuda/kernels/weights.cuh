@@ -234,4 +234,15 @@ DEVICE void load_quantised(float to[8], const struct gpu_matrix &m, int64_t inde
     }
 }
 
+/* Columns [col, col + count) of a row, count <= 8, and zeros after them; of a quantised type but
+ * F8, col is a multiple of 8, and count is 8. */
+DEVICE void load_columns(
+    float to[8], const struct gpu_matrix &m, int64_t row, int64_t col, int count)
+{
+    if (m.dtype <= GPU_BF16)
+        load_plain(to, m.at, row * m.stride + col, count, m.dtype);
+    else
+        load_quantised(to, m, row * m.stride + col, count);
+}
+
 #endif
